@@ -125,7 +125,7 @@ var mayImport = map[string][]string{
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
-		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
+		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "export/checks", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
@@ -148,6 +148,7 @@ var mayImport = map[string][]string{
 	// The table of the formats, and what a recording says beside its events.
 	"export":                 {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
 	"export/":                {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/internal/layout": {"internal/words"},
 	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},

@@ -112,9 +112,12 @@ type DiffSide struct {
 	leaks   func() (*leaks.Report, error) // nil: it is not all of a recording
 }
 
-// Side is a moment of a file, of which a profile has only one. version is that of gputrace.
-func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
+// Side is a moment of a file, of which a profile has only one, for rows of a kind. version is that of gputrace.
+func (d *DiffFile) Side(at moment.Moment, by view.RowKind, version string) (*DiffSide, error) {
 	if d.profile != nil {
+		if by > view.ByDevice {
+			return nil, exit.Usage("--by %s: %s is a profile, which has no such rows; give the recording that it was made of", by, d.path)
+		}
 		name := d.path
 		if d.profile.TimeNanos > 0 {
 			name += ", a profile of " + time.Unix(0, d.profile.TimeNanos).UTC().Format(time.RFC3339)
@@ -125,9 +128,9 @@ func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := momentView(d.source.Trace, in.Selection.Moment)
+	entries, err := d.rows(in, by)
 	if err != nil {
-		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", d.path, err))
+		return nil, err
 	}
 	made := func() (*profile.Profile, error) {
 		var b bytes.Buffer
@@ -136,11 +139,30 @@ func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 		}
 		return pprof.Parse(&b)
 	}
-	side := &DiffSide{name: d.path + ", " + in.Moment, entries: view.Rows(), profile: made}
+	side := &DiffSide{name: d.path + ", " + in.Moment, entries: entries, profile: made}
 	if judged(in) {
 		side.leaks = d.source.Leaks
 	}
 	return side, nil
+}
+
+// rows are what is in use. What a recording tells of parts of its sites is looked for only where the rows need it.
+func (d *DiffFile) rows(in *Input, by view.RowKind) ([]view.Row, error) {
+	if by.Detailed() {
+		if err := in.GroupBy(by.String()); err != nil {
+			return nil, err
+		}
+		v, err := in.View()
+		if err != nil {
+			return nil, err
+		}
+		return v.Rows(), nil
+	}
+	v, err := momentView(d.source.Trace, in.Selection.Moment)
+	if err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", d.path, err))
+	}
+	return v.Rows(), nil
 }
 
 // momentView is the view of a moment, without the parts of sites, for which the file would be read again.
@@ -223,7 +245,7 @@ func diffJSON(w io.Writer, in *DiffInput) error {
 	if err != nil {
 		return err
 	}
-	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found})
+	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found, Verdict: table.DiffVerdict(in.difference())})
 }
 
 func diffHTML(w io.Writer, in *DiffInput) error {

@@ -143,7 +143,7 @@ func (c *clock) moment(flag string, m moment.Moment) (moment.Moment, error) {
 		return m, nil
 	case moment.OutOfMemory:
 		if m.Number > len(c.outOfMemory) {
-			return m, exit.Usage("%s %s: %d requests were refused in the recording", flag, m, len(c.outOfMemory))
+			return m, exit.Usage("%s %s: %s refused in the recording", flag, m, table.Were(len(c.outOfMemory), "request"))
 		}
 		m.Time = c.outOfMemory[m.Number-1]
 		return m, nil

@@ -43,7 +43,7 @@ func rankOf(path string, o *OpenOptions, version string) (*ranks.Process, error)
 	if r := s.Info.Rank; r != nil {
 		p.Rank, p.World = r.Rank, r.World
 	}
-	entries, err := peakEntries(s, true, version)
+	entries, err := s.PeakRows(true, version)
 	if err != nil {
 		return nil, err
 	}

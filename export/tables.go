@@ -53,6 +53,15 @@ func writeCSV(w io.Writer, in *Input) error {
 	return csv.WriteSums(w, view, by)
 }
 
+// WriteJSON writes a moment or a range of a source as the format json does. version is that of gputrace.
+func (s *Source) WriteJSON(w io.Writer, at *Window, version string) error {
+	in, err := s.Input(at, version, func(error) {})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, in)
+}
+
 func writeJSON(w io.Writer, in *Input) error {
 	if judged(in) {
 		in.watchSteps()

@@ -71,6 +71,19 @@ func (c *Change) sides() (before, after DiffTotal) {
 	return before, after
 }
 
+// Blocks is the change of the blocks, of the rows of which both sides are known. all is false where there are others.
+func (d *Difference) Blocks() (blocks int64, all bool) {
+	all = true
+	for i := range d.Rows {
+		if c := &d.Rows[i]; c.BlocksKnown() {
+			blocks += c.Blocks()
+		} else {
+			all = false
+		}
+	}
+	return blocks, all
+}
+
 // Bytes is the change of the total.
 func (d *Difference) Bytes() int64 { return d.After.Bytes - d.Before.Bytes }
 
@@ -119,7 +132,14 @@ var matchSteps = map[RowKind][]matchStep{
 	ByLayer:    {{key: (*matcher).whole}},
 	ByDevice:   {{key: (*matcher).whole}},
 	ByCategory: {{key: (*matcher).whole}},
+	ByPhase:    {{key: (*matcher).whole}},
+	ByModule:   {{key: (*matcher).whole}},
+	ByOperator: {{key: (*matcher).whole}},
+	ByStep:     {{key: (*matcher).whole}},
+	ByHolder:   {{key: (*matcher).whole}, {key: (*matcher).container}},
 }
+
+func (*matcher) container(e *Row, _ func(string) string) string { return HolderKey(e.Name) }
 
 func (*matcher) whole(e *Row, file func(string) string) string        { return e.key(file, true) }
 func (*matcher) withoutLines(e *Row, file func(string) string) string { return e.key(file, false) }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -51,10 +52,11 @@ func TestParseDiff(t *testing.T) {
 		"a --at 10s":                  {"a", "10s", "end", view.ByLine, "text", 20},
 		"a --at 10s --at 20s --top 0": {"a", "10s", "20s", view.ByLine, "text", 0},
 		"a b --by stack -f json":      {"a b", "end", "end", view.ByStack, "json", 20},
+		"a b --by holder --json":      {"a b", "end", "end", view.ByHolder, "json", 20},
 	} {
 		o, err := parseDiffLine(t, line)
 		require.NoError(t, err, line)
-		before, after := o.moments()
+		before, after := (&export.DiffOptions{Paths: o.paths, At: o.at}).Moments()
 		require.Equal(t, w, want{strings.Join(o.paths, " "), before.String(), after.String(), o.by, o.format.Name, o.top}, line)
 	}
 }
@@ -65,7 +67,8 @@ func TestParseDiffRefuses(t *testing.T) {
 		"a b c":                          "which files?",
 		"a":                              "a moment with --at",
 		"a b --at 1s --at 2s --at 3s":    "3 times",
-		"a b --by module":                `"module": not one of line, function, stack, layer or device`,
+		"a b --by name":                  `"name": not one of line, function, stack, layer, device,`,
+		"a b --json -f html":             "give one of both",
 		"a b -f png":                     `"png": not one of text, json, html or pprof`,
 		"a b --top -1":                   "not a number of rows",
 		"a b --top x":                    "not a number of rows",
@@ -105,6 +108,10 @@ func TestDiffProfiles(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Regexp(t, `(?m)^  train.py:7 +main +1000 B +1.5 KiB +\+500 B +unknown$`, text)
 	require.Contains(t, text, "change   +500 B\n")
+	require.Contains(t, text, "verdict  500 B more in use: 1000 B before, 1.5 KiB after; the largest change is\n         +500 B of train.py:7 main\n")
+	_, stderr, code = gputrace(t, "diff", a, b, "--by", "holder")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "is a profile")
 
 	out := filepath.Join(t.TempDir(), "diff.pb.gz")
 	_, stderr, code = gputrace(t, "diff", a, b, "-f", "pprof", "-o", out)

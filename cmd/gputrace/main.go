@@ -43,13 +43,18 @@ func pidOf(c *cli.Context) (int, error) {
 			pid, words = n, words[1:]
 		}
 	}
-	if len(words) > 0 {
-		return 0, usage("unknown argument %q; see %s --help", words[0], c.Command.HelpName)
-	}
-	if pid == 0 {
+	if pid == 0 && len(words) == 0 {
 		return 0, usage("which process? give -p PID; see %s --help", c.Command.HelpName)
 	}
-	return pid, nil
+	return pid, refuseWords(c, words)
+}
+
+// refuseWords is the error of arguments that a command does not take.
+func refuseWords(c *cli.Context, words []string) error {
+	if len(words) == 0 {
+		return nil
+	}
+	return usage("unknown argument %q; see %s --help", words[0], c.Command.HelpName)
 }
 
 func main() {

@@ -196,13 +196,10 @@ func pidsOf(c *cli.Context) ([]int, error) {
 	pids, words := flags.Get[[]int](c, "pid"), c.Args().Slice()
 	if len(pids) == 0 && len(words) > 0 {
 		if pid, err := flags.ParsePID(words[0]); err == nil {
-			pids, words = []int{pid}, words[1:]
+			return []int{pid}, refuseWords(c, words[1:])
 		}
 	}
-	if len(words) > 0 {
-		return nil, usage("unknown argument %q; see gputrace --help", words[0])
-	}
-	return pids, nil
+	return pids, refuseWords(c, words)
 }
 
 // parseRecording reads the flags of every command that records.

@@ -198,7 +198,7 @@ func TestRunExitCodes(t *testing.T) {
 	for line, want := range map[string]int{
 		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK, "report --help": exitOK,
 		"--wait": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
-		"report": exitUsage, "report a b": exitError, "report a --json": exitUsage, "report --nothing": exitUsage, "report /none": exitError, "report /dev/null": exitInvalid,
+		"report": exitUsage, "report a b": exitError, "report a --json": exitError, "report --nothing": exitUsage, "report /none": exitError, "report /dev/null": exitInvalid,
 		"report record_test.go": exitInvalid,
 	} {
 		out, err := os.CreateTemp(t.TempDir(), "out")

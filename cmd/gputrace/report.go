@@ -32,7 +32,7 @@ func reportCommand() *cli.Command {
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
 			verboseFlag(),
-			&cli.BoolFlag{Name: "json", Usage: "of the processes of a job, print JSON"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON: of one recording what export -f json writes, of a job its processes"},
 		),
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
@@ -45,7 +45,7 @@ func reportCommand() *cli.Command {
 			if done, err := gatecli.Ranks(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
 				return err
 			}
-			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top"), verbose: c.Bool("verbose") || c.IsSet("top")})
+			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top"), verbose: c.Bool("verbose") || c.IsSet("top"), json: c.Bool("json")})
 		},
 	}
 }
@@ -58,6 +58,7 @@ type reportOptions struct {
 	by      string
 	top     int // 0: the default
 	verbose bool
+	json    bool
 }
 
 // verboseFlag is of every command that prints a summary.
@@ -81,6 +82,9 @@ func report(o reportOptions) error {
 	}
 	if in.First.Number > 0 {
 		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.First.Events)
+	}
+	if o.json {
+		return in.WriteJSON(os.Stdout, &o.window, version)
 	}
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)

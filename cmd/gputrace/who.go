@@ -26,7 +26,7 @@ const (
 
 // whoOptions is a parsed who command line.
 type whoOptions struct {
-	pid     int
+	pids    []int
 	by      holders.Grouping
 	address uint64
 	one     bool // address was given
@@ -44,7 +44,7 @@ func whoCommand() *cli.Command {
 		Usage:     "show who holds PyTorch's memory now: the variable, module, cache or graph behind each block (no probes, no pause)",
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
-			flags.PID("pid,p", "look into process `PID`"),
+			flags.PIDs("pid,p", "look into process `PID`, or several, separated by commas or with -p before each"),
 			flags.Choice("by", holders.GroupingNames[0], "a row for each `WHAT`: "+flags.Or(holders.GroupingNames), holders.GroupingNames),
 			flags.Address("address", "show all that is known of the block at `ADDR`, a device address"),
 			flags.Count("top", strconv.Itoa(defaultWhoTop), "show the `N` largest rows; 0: all", 0, "rows"),
@@ -72,8 +72,11 @@ func parseWho(c *cli.Context) (whoOptions, error) {
 		address: flags.Get[uint64](c, "address"), top: flags.Get[int](c, "top"),
 	}
 	var err error
-	if o.pid, err = pidOf(c); err != nil {
+	if o.pids, err = pidsOf(c); err != nil {
 		return o, err
+	}
+	if len(o.pids) == 0 || o.one && len(o.pids) > 1 {
+		return o, usage("which process? give -p PID, one with --address; see %s --help", c.Command.HelpName)
 	}
 	if c.IsSet("freeze") {
 		o.freeze = c.Duration("freeze")

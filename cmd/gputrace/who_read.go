@@ -24,11 +24,24 @@ import (
 // shownOthers is how many further holders of one block are named.
 const shownOthers = 20
 
-// showHolders reads who holds a process's memory and writes it.
+// showHolders reads who holds the memory of processes, one after the other, and writes it.
 func showHolders(o whoOptions) error {
-	p, err := process.Open(o.pid)
+	var contents []func(io.Writer) error
+	for _, pid := range o.pids {
+		content, err := readHolders(o, pid)
+		if err != nil {
+			return err
+		}
+		contents = append(contents, content)
+	}
+	return output.Write(o.output, o.force, false, output.Joined(contents, !o.json))
+}
+
+// readHolders reads one process.
+func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
+	p, err := process.Open(pid)
 	if err != nil {
-		return advice.Look("who", err, o.pid)
+		return nil, advice.Look("who", err, pid)
 	}
 	options := &scan.Options{Freeze: o.freeze}
 	if o.one {
@@ -36,24 +49,20 @@ func showHolders(o whoOptions) error {
 	}
 	ctx, stop := untilInterrupted()
 	defer stop()
-	done := progress.Doing(os.Stderr, reading(o.pid))
+	done := progress.Doing(os.Stderr, reading(pid))
 	report, err := scan.Read(ctx, p, options)
 	done()
 	if ctx.Err() != nil {
-		return errInterrupted
+		return nil, errInterrupted
 	}
 	if err != nil {
-		return advice.Look("who", err, o.pid)
+		return nil, advice.Look("who", err, pid)
 	}
 	boot, err := bootTime()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	content, err := whoContent(o, p, holders.New(report), boot)
-	if err != nil {
-		return err
-	}
-	return output.Write(o.output, o.force, false, content)
+	return whoContent(o, p, holders.New(report), boot)
 }
 
 func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Time) (func(io.Writer) error, error) {
@@ -61,7 +70,7 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 	if o.one {
 		var ok bool
 		if block, ok = h.At(o.address); !ok {
-			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones", o.address, o.pid, o.pid)
+			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones", o.address, o.pids[0], o.pids[0])
 		}
 	}
 	args := p.Cmdline(32)

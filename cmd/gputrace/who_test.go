@@ -43,17 +43,18 @@ func parseWhoLine(args string) (whoOptions, error) {
 func TestParseWho(t *testing.T) {
 	dir := t.TempDir()
 	for line, want := range map[string]whoOptions{
-		"-p 42":                          {pid: 42, top: 20},
-		"--pid 42 --by owner --top 0":    {pid: 42},
-		"-p 42 --by module --top 5":      {pid: 42, by: holders.ByModule, top: 5},
-		"-p 42 --by category":            {pid: 42, by: holders.ByCategory, top: 20},
-		"-p 42 --json -o -":              {pid: 42, top: 20, json: true},
-		"-p 42 -o " + dir + "/x":         {pid: 42, top: 20, output: dir + "/x"},
-		"-p 42 --address 0":              {pid: 42, top: 20, one: true},
-		"-p 42 --address 0x7f2a80":       {pid: 42, top: 20, one: true, address: 0x7f2a80},
-		"-p 42 --address 8327808 --json": {pid: 42, top: 20, one: true, address: 8327808, json: true},
-		"-p 42 --freeze 10s":             {pid: 42, top: 20, freeze: 10 * time.Second},
-		"-p 42 --freeze=10ms":            {pid: 42, top: 20, freeze: 10 * time.Millisecond},
+		"-p 42":                          {pids: []int{42}, top: 20},
+		"--pid 42 --by owner --top 0":    {pids: []int{42}},
+		"-p 42 --by module --top 5":      {pids: []int{42}, by: holders.ByModule, top: 5},
+		"-p 42 --by category":            {pids: []int{42}, by: holders.ByCategory, top: 20},
+		"-p 42,43 -p 44":                 {pids: []int{42, 43, 44}, top: 20},
+		"-p 42 --json -o -":              {pids: []int{42}, top: 20, json: true},
+		"-p 42 -o " + dir + "/x":         {pids: []int{42}, top: 20, output: dir + "/x"},
+		"-p 42 --address 0":              {pids: []int{42}, top: 20, one: true},
+		"-p 42 --address 0x7f2a80":       {pids: []int{42}, top: 20, one: true, address: 0x7f2a80},
+		"-p 42 --address 8327808 --json": {pids: []int{42}, top: 20, one: true, address: 8327808, json: true},
+		"-p 42 --freeze 10s":             {pids: []int{42}, top: 20, freeze: 10 * time.Second},
+		"-p 42 --freeze=10ms":            {pids: []int{42}, top: 20, freeze: 10 * time.Millisecond},
 	} {
 		got, err := parseWhoLine(line)
 		require.NoError(t, err, line)
@@ -64,7 +65,7 @@ func TestParseWho(t *testing.T) {
 func TestParseWhoRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for line, want := range map[string]string{
-		"":                            "give -p PID; see gputrace who --help",
+		"":                            "give -p PID, one with --address; see gputrace who --help",
 		"-p 42 43":                    `unknown argument "43"`,
 		"-p 0":                        "not a process id",
 		"-p 42 --by name":             `"name": not one of owner, module, dtype, shape or category`,
@@ -107,6 +108,6 @@ func TestWhoContent(t *testing.T) {
 		require.NoError(t, content(&out))
 		require.Contains(t, out.String(), want)
 	}
-	_, err = whoContent(whoOptions{pid: 42, one: true, address: 0x2200}, p, h, time.Unix(0, 0))
+	_, err = whoContent(whoOptions{pids: []int{42}, one: true, address: 0x2200}, p, h, time.Unix(0, 0))
 	require.ErrorContains(t, err, "not in a live block of pid 42")
 }

@@ -94,7 +94,7 @@ func WriteDiff(w io.Writer, in DiffInput) error {
 }
 
 // diffTitles are the headings of the names, by view.RowKind.
-var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device"}
+var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device", "Phase", "Module", "Operator", "Category", "Holder", "Step"}
 
 func diffOf(in *DiffInput) *diffData {
 	d := in.Difference

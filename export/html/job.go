@@ -127,7 +127,7 @@ func sizeText(n uint64) string {
 		return fmt.Sprintf("%d B", n)
 	}
 	v, unit := float64(n)/1024, 0
-	for ; v >= 1023.95 && unit < 5; unit++ {
+	for ; v >= 999.95 && unit < 5; unit++ {
 		v /= 1024
 	}
 	return fmt.Sprintf("%.1f %ciB", v, "KMGTPE"[unit])

@@ -18,6 +18,7 @@ const diffVersion = 1
 type Diff struct {
 	Difference    *view.Difference
 	Before, After string // what was compared: a file and a moment
+	Verdict       string // what changed, in a sentence
 	// Findings are what grows in either recording; nil: they are not compared.
 	Findings *leaks.Comparison
 }
@@ -25,6 +26,7 @@ type Diff struct {
 type diffFile struct {
 	Format  string    `json:"format"`
 	Version int       `json:"version"`
+	Verdict string    `json:"verdict"` // in a sentence, for people
 	By      string    `json:"by"`
 	Before  diffSide  `json:"before"`
 	After   diffSide  `json:"after"`
@@ -81,7 +83,7 @@ type diffCall struct {
 // WriteDiff writes a difference with every row, in the order of the difference.
 func WriteDiff(w io.Writer, d Diff) error {
 	f := diffFile{
-		Format: "gputrace diff", Version: diffVersion, By: d.Difference.By.String(), Bytes: d.Difference.Bytes(), Rows: []diffRow{},
+		Format: "gputrace diff", Version: diffVersion, Verdict: d.Verdict, By: d.Difference.By.String(), Bytes: d.Difference.Bytes(), Rows: []diffRow{},
 		Before: diffSide{d.Before, d.Difference.Before.Bytes, d.Difference.Before.Blocks},
 		After:  diffSide{d.After, d.Difference.After.Bytes, d.Difference.After.Blocks},
 	}

@@ -23,7 +23,7 @@ func TestWriteDiff(t *testing.T) {
 	before := []view.Row{line, {Name: stacks.BeforeAttach, Bytes: 100}}
 	after := []view.Row{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: stacks.BeforeAttach, Bytes: 100}}
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(before, after, view.ByLine), Before: "a", After: "b\x1b"}))
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(before, after, view.ByLine), Before: "a", After: "b\x1b", Verdict: "more"}))
 	require.NotContains(t, buf.String(), "\x1b")
 
 	d := json.NewDecoder(&buf)
@@ -32,7 +32,7 @@ func TestWriteDiff(t *testing.T) {
 	require.NoError(t, d.Decode(&got))
 	n := func(text string) json.Number { return json.Number(text) }
 	require.Equal(t, map[string]any{
-		"format": "gputrace diff", "version": n("1"), "by": "line", "bytes": n("10"),
+		"format": "gputrace diff", "version": n("1"), "verdict": "more", "by": "line", "bytes": n("10"),
 		"before": map[string]any{"what": "a", "bytes": n("9007199254741093"), "blocks": n("9007199254740993")},
 		"after":  map[string]any{"what": "b\x1b", "bytes": n("9007199254741103"), "blocks": n("9007199254740995")},
 		"rows": []any{

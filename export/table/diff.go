@@ -38,6 +38,7 @@ const (
 func Diff(w io.Writer, in DiffInput) error {
 	out := bufio.NewWriter(w)
 	p := &diffPrinter{printer: printer{Printer: layout.Printer{W: out, Width: in.Width}}, in: &in}
+	p.field("verdict", "%s", DiffVerdict(in.Difference))
 	p.field("before", "%s", words.Line(in.Before))
 	p.field("after", "%s", words.Line(in.After))
 	p.findings()
@@ -51,6 +52,31 @@ func Diff(w io.Writer, in DiffInput) error {
 	return nil
 }
 
+// smallChange is the part of what was in use up to which a difference is called none.
+const smallChange = 0.01
+
+// DiffVerdict says in a sentence what changed: how much more or less is in use, and what most of that is.
+func DiffVerdict(d *view.Difference) string {
+	before, after, change := d.Before.Bytes, d.After.Bytes, d.Bytes()
+	text := fmt.Sprintf("%s before, %s after", signed(before), signed(after))
+	switch size := max(change, -change); {
+	case change == 0:
+		text = fmt.Sprintf("as much is in use after as before, %s", signed(after))
+	case float64(size) < smallChange*float64(before):
+		text = fmt.Sprintf("nearly as much is in use after as before: %s, %s", text, signedText(change))
+	case change > 0:
+		text = fmt.Sprintf("%s more in use: %s", Bytes(uint64(change)), text)
+	default:
+		text = fmt.Sprintf("%s less in use: %s", Bytes(uint64(-change)), text)
+	}
+	if len(d.Rows) == 0 || d.Rows[0].Bytes() == 0 {
+		return text
+	}
+	c := &d.Rows[0]
+	e := c.Row()
+	return fmt.Sprintf("%s; the largest change is %s of %s", text, changeText(c.Bytes()), words.Line(strings.TrimSpace(e.Name+" "+e.Func)))
+}
+
 // findings prints what grows from step to step in either recording: what is new, what still does, and what does not any more.
 func (p *diffPrinter) findings() {
 	c := p.in.Findings
@@ -58,7 +84,7 @@ func (p *diffPrinter) findings() {
 		return
 	}
 	p.line("")
-	p.field("verdict", "%s before, %s after", c.Before, c.After)
+	p.field("growth", "%s before, %s after", c.Before, c.After)
 	for _, change := range c.Changes {
 		switch {
 		case change.Before == nil:
@@ -79,7 +105,9 @@ func (p *diffPrinter) finding(what, text string, f *leaks.Finding) {
 }
 
 // rowTitles are the headings of the rows, by view.RowKind.
-var rowTitles = []string{"Python line, or native symbol", "function", "stack", "layer", "device"}
+var rowTitles = []string{
+	"Python line, or native symbol", "function", "stack", "layer", "device", "phase", "module", "operator", "category", "holder", "step",
+}
 
 type diffPrinter struct {
 	printer
@@ -173,10 +201,25 @@ func movedFrom(c *view.Change) string {
 // total prints what the rows add up to, to the byte.
 func (p *diffPrinter) total() {
 	d := p.in.Difference
-	p.Row(layout.Label{Name: "in all"}, diffCells(signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), signedCount(int64(d.After.Blocks)-int64(d.Before.Blocks)), ""))
+	count, all := d.Blocks()
+	blocks := signedCount(count)
+	if !all { // of some rows one side is not known
+		blocks = "unknown"
+	}
+	p.Row(layout.Label{Name: "in all"}, diffCells(signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), blocks, ""))
 	p.line("")
-	p.field("before", "%s B in %s", strings.TrimPrefix(signedCount(d.Before.Bytes), "+"), Plural(d.Before.Blocks, "block"))
-	p.field("after", "%s B in %s", strings.TrimPrefix(signedCount(d.After.Bytes), "+"), Plural(d.After.Blocks, "block"))
+	side := func(name string, t view.DiffTotal) {
+		text := strings.TrimPrefix(signedCount(t.Bytes), "+") + " B"
+		switch {
+		case all:
+			text += " in " + Plural(t.Blocks, "block")
+		case t.Blocks > 0:
+			text += " in at least " + Plural(t.Blocks, "block")
+		}
+		p.field(name, "%s", text)
+	}
+	side("before", d.Before)
+	side("after", d.After)
 	p.field("change", "%s B", signedCount(d.Bytes()))
 }
 

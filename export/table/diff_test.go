@@ -103,7 +103,7 @@ func TestDiffFindings(t *testing.T) {
 		},
 	}))
 	require.Contains(t, out.String(), `
-verdict  growing before, growing after
+growth   growing before, growing after
 new      train.py:41 main keeps 3.0 MiB more each step, since step 11 of 59,
          100 % of the growth
          held by main() local kept[0..48]

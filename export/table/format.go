@@ -14,7 +14,8 @@ import (
 
 var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-// Bytes returns bytes in the largest binary unit that leaves at least 1, with one decimal; "unknown" for event.Unknown.
+// Bytes returns bytes with one decimal in the smallest binary unit that leaves three digits before it: "999.9 MiB", "1.0 GiB" for
+// 1,014 MiB; "unknown" for event.Unknown.
 func Bytes(n uint64) string {
 	if n == event.Unknown {
 		return "unknown"
@@ -23,7 +24,7 @@ func Bytes(n uint64) string {
 		return strconv.FormatUint(n, 10) + " B"
 	}
 	v, unit := float64(n)/1024, 0
-	for v >= 1023.95 { // would be printed as 1024.0
+	for v >= 999.95 { // would be printed as 1000.0
 		v, unit = v/1024, unit+1
 	}
 	return fmt.Sprintf("%.1f %s", v, byteUnits[unit])
@@ -82,6 +83,17 @@ func Plural(n uint64, one string) string {
 		one += "e"
 	}
 	return countText(n) + " " + one + "s"
+}
+
+// Were is "1 request was", "2 requests were", "no request was".
+func Were(n int, one string) string {
+	switch n {
+	case 0:
+		return "no " + one + " was"
+	case 1:
+		return "1 " + one + " was"
+	}
+	return Plural(uint64(n), one) + " were"
 }
 
 // Duration is how long something took: with three digits at most below a minute, and never 0 where it is more.

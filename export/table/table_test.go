@@ -268,7 +268,7 @@ func TestOffset(t *testing.T) {
 func TestBytesText(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1.0 KiB", 1075: "1.0 KiB", 1126: "1.1 KiB", 1<<20 - 1: "1.0 MiB", 1 << 20: "1.0 MiB",
-		1023 << 20: "1023.0 MiB", 1<<30 - 1: "1.0 GiB", 1 << 30: "1.0 GiB", 31<<30 + 1<<29: "31.5 GiB", math.MaxUint64 - 1: "16.0 EiB",
+		1023 << 20: "1.0 GiB", 1014 << 20: "1.0 GiB", 999 << 20: "999.0 MiB", 1023948 << 10: "999.9 MiB", 1023949 << 10: "1.0 GiB", 1<<30 - 1: "1.0 GiB", 1 << 30: "1.0 GiB", 31<<30 + 1<<29: "31.5 GiB", math.MaxUint64 - 1: "16.0 EiB",
 		event.Unknown: "unknown",
 	} {
 		require.Equal(t, want, Bytes(n), n)

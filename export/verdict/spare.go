@@ -43,11 +43,7 @@ func cached(c *answer.Cached) string {
 }
 
 func retried(r *answer.Retried) string {
-	were := "were"
-	if r.Count == 1 {
-		were = "was"
-	}
-	text := fmt.Sprintf("%s %s refused and recovered: PyTorch returned its cache to the driver and asked again", table.Plural(uint64(r.Count), "request"), were)
+	text := table.Were(r.Count, "request") + " refused and recovered: PyTorch returned its cache to the driver and asked again"
 	if r.Slower > 0 {
 		text += fmt.Sprintf("; steps with one took %.1f times as long (%s instead of %s)",
 			r.Slower, table.Duration(time.Duration(r.With)), table.Duration(time.Duration(r.Without)))

@@ -12,6 +12,9 @@ import (
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
+// runName is the command whose arguments are a program with its own: without "--" all that follows the program's name is the program's.
+const runName = "run"
+
 // Order puts a command line, whose first element is the program's name, into the order that the library reads: the command, its flags,
 // its arguments behind "--". The library takes everything behind the first argument for arguments, and would silently ignore flags there.
 // A flag before the command's name is the command's; what is unknown stays, for the library to refuse.
@@ -21,6 +24,7 @@ func Order(app *cli.App, args []string) ([]string, error) {
 		return args, nil
 	}
 	known := flagsOf(app, command)
+	program := command != nil && command.Name == runName && !slices.Contains(args, "--") // its flags are not ours
 	ordered, words := args[:1:1], []string(nil)
 	if command != nil {
 		ordered, args = append(ordered, command.Name), slices.Delete(slices.Clone(args), at, at+1)
@@ -32,6 +36,9 @@ func Order(app *cli.App, args []string) ([]string, error) {
 			break
 		} else if !isFlag(arg) {
 			words = append(words, arg)
+			if program {
+				words, rest = append(words, rest...), nil
+			}
 			continue
 		}
 		letters, f, name, value := cutValue(known, arg)

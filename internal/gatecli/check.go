@@ -6,6 +6,7 @@ package gatecli
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/checks"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -65,23 +67,33 @@ var (
 
 // checkOptions are the rules of a check, and where its outcome goes.
 type checkOptions struct {
-	in     export.CheckInput
+	in     checks.Input
 	asJSON bool
 	junit  string // file; empty: none
-	force  bool
 	stepOn string // of a recording
+}
+
+// smallestBlock is the least that PyTorch's caching allocator hands out, bytes.
+const smallestBlock = 512
+
+// noUnit refuses a peak that no program keeps below: its unit is missing.
+func noUnit(n int) error {
+	if n > 0 && n < smallestBlock {
+		return fmt.Errorf("%d B is less than any program uses; give a unit, such as %dGiB", n, n)
+	}
+	return nil
 }
 
 // gateFlags are the rules of a check.
 func gateFlags() []cli.Flag {
 	return []cli.Flag{
-		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", nil),
+		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", noUnit),
 		flags.Bytes("max-growth-per-step", "", "check: memory grows by no more than `BYTES` each step, such as 0", nil),
 		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step"},
 		&cli.BoolFlag{Name: "no-oom", Usage: "check: no request is refused"},
 		flags.Text("baseline", "", "check: at the peak no line and no category has more than in `FILE`, a recording or a profile"),
 		flags.Percent("tolerance", "5%", "of --baseline: so much more is allowed, a `PART` of what the baseline has"),
-		flags.Text("junit", "", "write what became of each rule into the new `FILE`, as CI systems read it"),
+		flags.Text("junit", "", "write what became of each rule into `FILE`, which is replaced, as CI systems read it"),
 	}
 }
 
@@ -93,7 +105,7 @@ func CheckCommand(shared *Shared) *cli.Command {
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
 		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
 			"What each rule means is in docs/check.md.",
-		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}), shared.Flags...),
+		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Hidden: true}), shared.Flags...),
 		Action: func(c *cli.Context) error {
 			o, err := parseCheck(c, shared.Version)
 			switch {
@@ -110,7 +122,7 @@ func CheckCommand(shared *Shared) *cli.Command {
 			if o.in.Open, err = shared.Open(c, p.Options(p.Warn)); err != nil {
 				return err
 			}
-			done, err := export.Check(&o.in)
+			done, err := checks.Check(&o.in)
 			p.Stop()
 			if err != nil {
 				return err
@@ -123,7 +135,7 @@ func CheckCommand(shared *Shared) *cli.Command {
 // parseCheck reads the rules.
 func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 	path := flags.Get[string](c, "baseline")
-	o := &checkOptions{force: c.Bool("force"), in: export.CheckInput{
+	o := &checkOptions{in: checks.Input{
 		BaselinePath: path, Version: version,
 		Rules: gate.Rules{NoLeaks: c.Bool("no-leaks"), NoOOM: c.Bool("no-oom"), Baseline: path != "", Tolerance: flags.Get[float64](c, "tolerance")},
 	}}
@@ -139,17 +151,17 @@ func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 		return nil, usage("--tolerance is of --baseline: give that too")
 	}
 	var err error
-	o.junit, err = output.File(flags.Get[string](c, "junit"), o.force)
+	o.junit, err = output.File(flags.Get[string](c, "junit"), true) // the next run of a CI job finds that of the last
 	return o, err
 }
 
 // finish prints a check and says by its exit code whether all rules are met.
 func (o *checkOptions) finish(w io.Writer, done *gate.Check) error {
-	if err := export.WriteCheck(w, done, o.asJSON, console.Width("")); err != nil {
+	if err := checks.Write(w, done, o.asJSON, console.Width("")); err != nil {
 		return err
 	}
 	if o.junit != "" {
-		if err := output.Write(o.junit, o.force, false, func(w io.Writer) error { return export.WriteJUnit(w, done) }); err != nil {
+		if err := output.Write(o.junit, true, false, func(w io.Writer) error { return checks.WriteJUnit(w, done) }); err != nil {
 			return err
 		}
 	}
@@ -172,7 +184,7 @@ func (o *checkOptions) afterRecording(r *recorder.Recorder, results *recorder.Re
 	p := progress.New(os.Stderr)
 	o.in.Open = p.Options(p.Warn)
 	o.in.Open.StepOn = o.stepOn
-	done, err := export.Check(&o.in)
+	done, err := checks.Check(&o.in)
 	p.Stop()
 	if err != nil {
 		return err

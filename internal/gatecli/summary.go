@@ -4,6 +4,7 @@ package gatecli
 
 import (
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -56,8 +57,6 @@ func SummaryCommand(shared *Shared) *cli.Command {
 func Ranks(c *cli.Context, shared *Shared, one bool) (done bool, err error) {
 	paths, asJSON := recordingsOf(c.Args().Slice()), c.Bool("json")
 	switch {
-	case len(paths) < 2 && asJSON:
-		return true, usage("--json is of the processes of a job; of one recording see gputrace export -f json")
 	case len(paths) < 2:
 		return false, nil
 	case one:
@@ -85,7 +84,11 @@ func recordingsOf(args []string) []string {
 		if err != nil {
 			found = []string{arg}
 		}
-		out = append(out, found...)
+		for _, path := range found {
+			if !slices.Contains(out, path) { // given twice, it is counted once
+				out = append(out, path)
+			}
+		}
 	}
 	return out
 }

@@ -57,6 +57,23 @@ func Write(path string, force, binary bool, content func(io.Writer) error) error
 	return writeBeside(place.path, force, content)
 }
 
+// Joined writes contents one after the other, with an empty line between them if they are apart.
+func Joined(contents []func(io.Writer) error, apart bool) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for i, content := range contents {
+			if i > 0 && apart {
+				if _, err := io.WriteString(w, "\n"); err != nil {
+					return fmt.Errorf("write: %w", err)
+				}
+			}
+			if err := content(w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // CheckTerminal refuses to write a binary format to a terminal.
 func CheckTerminal(path string, binary bool) error {
 	if binary && (path == "" || path == Stdout) && IsTerminal(os.Stdout) {

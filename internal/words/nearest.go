@@ -4,10 +4,17 @@ package words
 
 import "fmt"
 
-// DidYouMean asks whether the word of a list that is most like another was meant: ": did you mean "png"?". Empty where none is like it:
-// more than two letters, or a third of it, would have to be changed.
+// shortWord is up to how many letters a word is another one when two of its letters are: "pdf" is not "png".
+const shortWord = 4
+
+// DidYouMean asks whether the word of a list that is most like another was meant: ": did you mean "png"?". Empty if none is like it: one
+// letter of a short word, or two of a longer one, may differ.
 func DidYouMean(word string, list []string) string {
-	best, least := "", min(2, len(word)/3+1)+1
+	allowed := 2
+	if len(word) <= shortWord {
+		allowed = 1
+	}
+	best, least := "", allowed+1
 	for _, w := range list {
 		if d := distance(word, w); d < least {
 			best, least = w, d

@@ -11,7 +11,7 @@ import (
 func TestDidYouMean(t *testing.T) {
 	list := []string{"pprof", "png", "svg", "json", "html", "parquet", "speedscope"}
 	for word, want := range map[string]string{
-		"pgn": "png", "jsno": "json", "jpng": "png", "htm": "html", "parqet": "parquet", "speedscop": "speedscope", "svgg": "svg", "foo": "", "x": "", "": "", "tables": "",
+		"pgn": "png", "jsno": "json", "jpng": "png", "htm": "html", "parqet": "parquet", "speedscop": "speedscope", "svgg": "svg", "foo": "", "pdf": "", "pn": "png", "parquat": "parquet", "x": "", "": "", "tables": "",
 	} {
 		got := DidYouMean(word, list)
 		if want != "" {

@@ -14,7 +14,7 @@ function bytesParts(n) {
   let v = Math.abs(n);
   if (v < 1024) return [sign + v, 'B'];
   let unit = 0;
-  for (v /= 1024; v >= 1023.95; unit++) v /= 1024;
+  for (v /= 1024; v >= 999.95; unit++) v /= 1024;
   return [sign + tenths(v), UNITS[unit]];
 }
 

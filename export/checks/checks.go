@@ -1,28 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package export
+// Package checks applies the rules of a check to recordings.
+package checks
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"math"
-	"os"
-	"path/filepath"
 
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/junit"
 	"github.com/gputrace/gputrace/export/rules"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// CheckInput is what is checked.
-type CheckInput struct {
+// Input is what is checked.
+type Input struct {
 	// Paths are recordings, or folders of results: of a job, each process's recording is checked.
 	Paths []string
 	Rules gate.Rules
@@ -30,14 +26,14 @@ type CheckInput struct {
 	// rank or order. Empty: there is none.
 	BaselinePath string
 	Version      string // of gputrace
-	Open         *OpenOptions
+	Open         *export.OpenOptions
 }
 
 // Check applies rules to recordings. What cannot be read is an error, with its exit code.
-func Check(in *CheckInput) (*gate.Check, error) {
+func Check(in *Input) (*gate.Check, error) {
 	var files []string
 	for _, path := range in.Paths {
-		found, err := Recordings(path)
+		found, err := export.Recordings(path)
 		if err != nil {
 			return nil, err
 		}
@@ -59,12 +55,12 @@ func Check(in *CheckInput) (*gate.Check, error) {
 }
 
 // baselines is what each of n files is compared with.
-func (in *CheckInput) baselines(n int) ([]string, error) {
+func (in *Input) baselines(n int) ([]string, error) {
 	out := make([]string, n)
 	if in.BaselinePath == "" {
 		return out, nil
 	}
-	found, err := Recordings(in.BaselinePath)
+	found, err := export.Recordings(in.BaselinePath)
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +74,8 @@ func (in *CheckInput) baselines(n int) ([]string, error) {
 }
 
 // check applies the rules to one recording.
-func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
-	s, err := Open(path, in.Open)
+func (in *Input) check(path, baseline string) (gate.Report, error) {
+	s, err := export.Open(path, in.Open)
 	if err != nil {
 		return gate.Report{}, err
 	}
@@ -94,7 +90,7 @@ func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
 			return gate.Report{}, err
 		}
 	}
-	if g.Peak, err = peakEntries(s, baseline != "", in.Version); err != nil {
+	if g.Peak, err = s.PeakRows(baseline != "", in.Version); err != nil {
 		return gate.Report{}, err
 	}
 	if baseline != "" {
@@ -105,41 +101,14 @@ func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
 	return gate.Judge(&in.Rules, g), nil
 }
 
-// peakEntries is what was in use at the peak; detail: with what it is for.
-func peakEntries(s *Source, detail bool, version string) ([]view.Row, error) {
-	if !detail {
-		return s.Trace.Peak().Rows(), nil
-	}
-	in, err := s.Input(&Window{At: moment.Moment{Kind: moment.Peak}}, version, nil)
-	if err == nil {
-		err = in.GroupBy(view.ByCategory.String())
-	}
-	if err != nil {
-		return nil, err
-	}
-	v, err := in.View()
-	if err != nil {
-		return nil, err
-	}
-	return v.Rows(), nil
-}
-
 // baseline is what was in use at the peak of a baseline, and whether it says what for.
-func (in *CheckInput) baseline(path string) ([]view.Row, bool, error) {
-	f, err := OpenDiff(path, in.Open)
+func (in *Input) baseline(path string) ([]view.Row, bool, error) {
+	f, err := export.OpenDiff(path, in.Open)
 	if err != nil {
 		return nil, false, err
 	}
 	defer f.Close()
-	if !f.IsProfile() {
-		entries, err := peakEntries(f.source, true, in.Version)
-		return entries, true, err
-	}
-	side, err := f.Side(moment.Moment{}, in.Version)
-	if err != nil {
-		return nil, false, err
-	}
-	return side.entries, false, nil
+	return f.PeakRows(in.Version)
 }
 
 // refused is the requests that were refused, and how many others were.
@@ -159,25 +128,8 @@ func refused(t *view.Trace) (out []gate.Refused, skipped int) {
 	return out, skipped
 }
 
-// Recordings are those of a folder of results, of a job's one for each process, by rank; any other path is itself.
-func Recordings(path string) ([]string, error) {
-	if st, err := os.Stat(path); err != nil || !st.IsDir() || exists(filepath.Join(path, TraceName)) {
-		return []string{path}, nil // what is wrong shows when it is opened
-	}
-	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
-	if err != nil || len(found) == 0 {
-		return nil, exit.With(exit.Invalid, noRecording(path))
-	}
-	out := make([]string, 0, len(found))
-	for _, trace := range found {
-		out = append(out, filepath.Dir(trace))
-	}
-	sortByRank(out)
-	return out, nil
-}
-
-// WriteCheck writes a check as text, of lines of at most width characters (0: 80), or as JSON.
-func WriteCheck(w io.Writer, c *gate.Check, asJSON bool, width int) error {
+// Write writes a check as text, of lines of at most width characters (0: 80), or as JSON.
+func Write(w io.Writer, c *gate.Check, asJSON bool, width int) error {
 	if asJSON {
 		return json.WriteCheck(w, c, rules.Texts)
 	}
@@ -186,19 +138,3 @@ func WriteCheck(w io.Writer, c *gate.Check, asJSON bool, width int) error {
 
 // WriteJUnit writes a check as CI systems read it.
 func WriteJUnit(w io.Writer, c *gate.Check) error { return junit.Write(w, c, rules.Texts) }
-
-// sortByRank orders the folders of a job's processes, rank2-pid7 before rank10-pid5.
-func sortByRank(folders []string) {
-	key := func(folder string) (rank int, name string) {
-		name = filepath.Base(folder)
-		if _, err := fmt.Sscanf(name, "rank%d-", &rank); err != nil {
-			rank = math.MaxInt
-		}
-		return rank, name
-	}
-	sorts.Func(folders, func(x, y string) int {
-		rank, name := key(x)
-		otherRank, otherName := key(y)
-		return cmp.Or(cmp.Compare(rank, otherRank), cmp.Compare(name, otherName))
-	})
-}

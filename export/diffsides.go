@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"errors"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/internal/exit"
+)
+
+// DiffOptions say what is compared.
+type DiffOptions struct {
+	Paths   []string        // one, compared with itself, or two
+	At      []moment.Moment // none, one or two
+	By      view.RowKind
+	Version string // of gputrace
+	Open    *OpenOptions
+	Warn    func(error)
+}
+
+// Moments are those of the two sides.
+func (o *DiffOptions) Moments() (before, after moment.Moment) {
+	end := moment.Moment{Kind: moment.End}
+	switch {
+	case len(o.At) == 2:
+		return o.At[0], o.At[1]
+	case len(o.At) == 0:
+		return end, end
+	case len(o.Paths) == 1:
+		return o.At[0], end
+	}
+	return o.At[0], o.At[0]
+}
+
+// DiffSides are two sides, and their files. Close them.
+type DiffSides struct {
+	Before, After *DiffSide
+
+	files []*DiffFile
+}
+
+// Close closes the files.
+func (s *DiffSides) Close() {
+	for _, f := range s.files {
+		f.Close()
+	}
+}
+
+// OpenSides opens two files, or one for two moments of it. If both ends are empty and no moment is asked for, their peaks are compared.
+func OpenSides(o *DiffOptions) (*DiffSides, error) {
+	s := &DiffSides{}
+	err := s.open(o)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *DiffSides) open(o *DiffOptions) error {
+	profiles := 0
+	for _, path := range o.Paths {
+		f, err := OpenDiff(path, o.Open)
+		if err != nil {
+			return err
+		}
+		s.files = append(s.files, f)
+		if f.IsProfile() {
+			profiles++
+		}
+	}
+	if profiles == len(s.files) && len(o.At) > 0 {
+		return exit.Usage("--at: a profile is of one moment; give the recording that it was made of")
+	}
+	first, last := s.files[0], s.files[len(s.files)-1]
+	at, atAfter := o.Moments()
+	if len(o.At) == 0 && first.IsEmptied() && last.IsEmptied() {
+		at, atAfter = moment.Moment{Kind: moment.Peak}, moment.Moment{Kind: moment.Peak}
+		o.Warn(errors.New("at the end of both nothing is in use any more: what was in use at their peaks is compared; --at end compares the ends"))
+	}
+	var err error
+	if s.Before, err = first.Side(at, o.By, o.Version); err != nil {
+		return err
+	}
+	s.After, err = last.Side(atAfter, o.By, o.Version)
+	return err
+}
