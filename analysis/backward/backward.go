@@ -26,6 +26,7 @@ type Joiner struct {
 	nodes   map[event.StackID]string // names of the nodes that stacks run
 	joined  map[event.StackID]*event.Stack
 	pairs   map[[2]*about]*origin // what is between two stacks
+	callers callers
 	counts  Counts
 	clock   uint64 // of history.used
 }
@@ -34,8 +35,8 @@ type Joiner struct {
 type Counts struct {
 	Certain uint64 // named by the line of forward
 	Between uint64 // named by two lines: the node was made between them
-	Unknown uint64 // the node was made before the first event, or its line is not known for another reason
-	NoNode  uint64 // the node has no number: it adds up a gradient
+	Unknown uint64 // the node was made before the first event, or its line is not known for another reason; the call names it
+	NoNode  uint64 // the node has no number: it adds up a gradient, and the call of the backward pass names it
 }
 
 // New makes a joiner that has seen nothing. library returns the prefixes of Python files that are not the program's own, as of
@@ -44,7 +45,8 @@ func New(resolve event.Resolve, library func() []string, limit int) *Joiner {
 	return &Joiner{
 		resolve: resolve, library: library, limit: limit, history: map[uint32]*history{}, about: map[event.StackID]*about{},
 		nodes: map[event.StackID]string{}, joined: map[event.StackID]*event.Stack{},
-		pairs: map[[2]*about]*origin{},
+		pairs:   map[[2]*about]*origin{},
+		callers: callers{map[event.StackID]*origin{}, map[uint32]*origin{}},
 	}
 }
 
@@ -63,6 +65,9 @@ func (j *Joiner) Stack(id event.StackID) *event.Stack {
 func (j *Joiner) Join(events []event.Event) {
 	for i := range events {
 		e := &events[i]
+		if e.Stack != 0 && !e.Autograd.Running && e.Layer == event.LayerTorch {
+			j.follow(e)
+		}
 		if e.Autograd == (event.Autograd{}) || e.Stack == 0 || e.Stack == event.StackOverLimit {
 			continue
 		}
@@ -92,12 +97,12 @@ func (j *Joiner) named(e *event.Event) event.StackID {
 	a := &e.Autograd
 	if a.Node == event.Unknown {
 		j.counts.NoNode++
-		return e.Stack
+		return j.called(e.Stack)
 	}
 	from := j.forward(e)
 	if from == nil {
 		j.counts.Unknown++
-		return e.Stack
+		return j.called(e.Stack)
 	}
 	id := j.join(e.Stack, from)
 	switch {
@@ -107,6 +112,14 @@ func (j *Joiner) named(e *event.Event) event.StackID {
 		j.counts.Between++
 	default:
 		j.counts.Certain++
+	}
+	return id
+}
+
+// called is the stack by which an allocation of the backward pass is named if it follows no line of the forward pass: that of the call.
+func (j *Joiner) called(id event.StackID) event.StackID {
+	if from := j.caller(); from != nil {
+		return j.join(id, from)
 	}
 	return id
 }

@@ -200,3 +200,30 @@ func TestFailedRequest(t *testing.T) {
 	require.Equal(t, "[backward of] net.py:2 Net.forward", stacks.Name(st.Frames, stacks.OwnFrame(st.Frames, nil)))
 	require.Zero(t, s.Counts())
 }
+
+// TestCaller: a gradient that is added up is named by the line that called the backward pass, as long as that call goes on.
+func TestCaller(t *testing.T) {
+	const autograd = "a.so!ones_like /v/lib/python3.11/site-packages/torch/autograd/__init__.py:233:_make_grads " +
+		"/v/lib/python3.11/site-packages/torch/autograd/__init__.py:388:backward /v/lib/python3.11/site-packages/torch/_tensor.py:623:Tensor.backward "
+	s := newScene(100)
+	main := func(tid uint32, text string) {
+		s.Join([]event.Event{{TID: tid, Layer: event.LayerTorch, Stack: s.id(text), Autograd: event.Autograd{Thread: tid, Next: 1}}})
+	}
+	gradient := func() string {
+		return s.backward(event.Autograd{Node: event.Unknown, Class: "AccumulateGrad"}, "a.so!at::empty a.so!torch::autograd::AccumulateGrad::apply")
+	}
+	const nobody = "torch::autograd::AccumulateGrad::apply"
+	require.Equal(t, nobody, gradient(), "no call was seen")
+	main(1, autograd+"/home/a/t.py:20:step /home/a/t.py:9:main")
+	require.Equal(t, "t.py:20 step", gradient())
+	main(2, "a.so!at::empty /home/a/load.py:3:load")
+	require.Equal(t, "t.py:20 step", gradient(), "what another thread does ends nothing")
+	main(3, autograd+"/home/a/t.py:30:other /home/a/t.py:9:main")
+	require.Equal(t, nobody, gradient(), "two calls at once")
+	main(3, "a.so!at::empty /home/a/t.py:31:other")
+	require.Equal(t, "t.py:20 step", gradient())
+	main(1, "a.so!at::empty /home/a/t.py:21:step")
+	require.Equal(t, nobody, gradient(), "the call has ended")
+	main(1, autograd+"/v/lib/python3.11/site-packages/x/trainer.py:3:fit")
+	require.Equal(t, nobody, gradient(), "no line of the program leads to it")
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -28,6 +29,8 @@ type Options struct {
 	Live     iter.Seq[heap.Block]
 	// Earlier is the same of readings while the program ran, in order. It counts where Holders names nothing.
 	Earlier [][]Holder
+	// Facts are what readings found beside the names of holders, by name; nil: nothing.
+	Facts map[string]advice.Facts
 }
 
 // Holder is blocks of a line that one thing holds.

@@ -73,45 +73,13 @@ type Finding struct {
 	Graph           bool // it is a call of a module, most of whose blocks stay
 
 	blocks map[siteKey]bool // whose blocks it is made of
+	proof  proof
 }
 
 // Name is the line for people: "train.py:88 main", or the native symbol.
 func (f *Finding) Name() string {
 	l := line{f.File, f.Line, f.Function, f.Backward}
 	return l.name()
-}
-
-// scalarBytes is the most that one number has.
-const scalarBytes = 8
-
-// Advice is what to do where the pattern is known; else empty. It says no more than the events prove.
-func (f *Finding) Advice() string {
-	switch {
-	case f.Graph:
-		return "the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"
-	case f.Kind == Leak && f.Blocks > 0 && f.Requested/f.Blocks <= scalarBytes:
-		return "each block is one number: keep .item() of it in place of the tensor"
-	case f.UsualEnd == phases.Backward && f.Phase == phases.Forward && f.Layer == event.LayerTorch:
-		return "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"
-	case f.Layer == event.LayerTorch:
-		return graphAdvice(f.Holder)
-	}
-	return ""
-}
-
-// graphAdvice is what to do where the holder of blocks is the graph of a tensor that is kept; else empty.
-func graphAdvice(holder string) string {
-	kept, _, graph := strings.Cut(holder, ".grad_fn")
-	if !graph {
-		return ""
-	}
-	if i := strings.LastIndex(kept, " local "); i >= 0 {
-		kept = kept[i+len(" local "):]
-	}
-	if list, _, indexed := strings.Cut(kept, "["); indexed {
-		kept = "each tensor in " + list
-	}
-	return kept + " keeps the graph of its step: keep .item() or .detach() of it"
 }
 
 // forwardShare is the part of the blocks below a call of a module that must stay before the call itself is named: with less, single
@@ -163,10 +131,8 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
 	fill(out, steps, o)
-	sorts.Func(out, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function),
-			cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()), cmp.Compare(a.First, b.First))
-	})
+	prove(out, d.resolve, o)
+	order(out)
 	return out
 }
 

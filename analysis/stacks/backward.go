@@ -15,9 +15,12 @@ import (
 //	at::empty  AddmmBackward0::apply  Engine::evaluate_function  [backward of]  Linear.forward  gpt.py:38 Block.forward
 //
 // Where it is one of two lines, the mark names both and the frames behind it are those that both have.
+//
+// Where no line of the forward pass is known, as of a gradient that is added up, it is the line that called the backward pass.
 const (
 	BackwardOf      = "[backward of]"
 	backwardBetween = "[backward between] "
+	backwardCall    = "[backward called by]"
 )
 
 // markAt is the index of the first mark; -1: there is none.
@@ -27,7 +30,7 @@ func isMark(f event.Frame) bool { return IsMark(&f) }
 
 // IsMark says whether a frame is not one of the program, but parts a stack of the backward pass from that of the forward pass.
 func IsMark(f *event.Frame) bool {
-	return f.Kind == event.FrameNative && f.Module == nil && (f.Func == BackwardOf || strings.HasPrefix(f.Func, backwardBetween))
+	return f.Kind == event.FrameNative && f.Module == nil && (f.Func == BackwardOf || f.Func == backwardCall || strings.HasPrefix(f.Func, backwardBetween))
 }
 
 // Mark is the frame between a stack of the backward pass and that of the forward pass. lines are the names of the lines between
@@ -40,6 +43,9 @@ func Mark(lines ...string) event.Frame {
 	return event.Frame{Kind: event.FrameNative, Func: name}
 }
 
+// CallMark is the frame between a stack of the backward pass and that of its caller.
+func CallMark() event.Frame { return event.Frame{Kind: event.FrameNative, Func: backwardCall} }
+
 // Ran is the frames of a stack that ran: without those of the forward pass that are put behind one of the backward pass.
 func Ran(frames []event.Frame) []event.Frame {
 	if i := markAt(frames); i >= 0 {
@@ -51,7 +57,7 @@ func Ran(frames []event.Frame) []event.Frame {
 // IsBackward says whether a frame after which a stack is named is one of the forward pass, which the allocation follows.
 func IsBackward(frames []event.Frame, own int) bool {
 	mark := markAt(frames)
-	return mark >= 0 && own > mark
+	return mark >= 0 && own > mark && frames[mark].Func != backwardCall
 }
 
 // BackwardPrefix is what the name of a stack or of its line begins with when it is of the backward pass of that line; empty when it is

@@ -80,7 +80,7 @@ func OwnFrame(frames []event.Frame, library []string) int {
 	if i := ownFrame(frames[:mark], library); i >= 0 && isPython(&frames[i]) && !IsLibrary(frames[i].File, library) {
 		return i
 	}
-	if i := OwnFrame(frames[mark+1:], library); i >= 0 && frames[mark].Func == BackwardOf {
+	if i := OwnFrame(frames[mark+1:], library); i >= 0 && (frames[mark].Func == BackwardOf || frames[mark].Func == backwardCall) {
 		return mark + 1 + i
 	}
 	return mark

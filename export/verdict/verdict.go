@@ -12,6 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 )
 
@@ -92,13 +93,13 @@ func outOfMemory(a *answer.Answer) *Text {
 }
 
 func growing(a *answer.Answer) string {
-	f := &a.Leaks.Findings[0]
-	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(f))
-	if a.Rate > 0 {
+	f, lines := leaks.Total(a.Leaks.Findings)
+	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(&f))
+	if lines > 1 {
+		text = fmt.Sprintf("%s and %s keep %s", f.Name(), table.Plural(uint64(lines-1), "other line"), table.LeakMore(&f))
+	}
+	if a.Rate > 0 && f.Layer != event.LayerHost {
 		text += fmt.Sprintf(": +%s/s", table.MeanBytes(a.Rate))
-		if len(a.Leaks.Findings) > 1 {
-			text += fmt.Sprintf(" with %s", table.Plural(uint64(len(a.Leaks.Findings)-1), "other line"))
-		}
 	}
 	text += fmt.Sprintf(", since step %d of %d", f.First, f.Last)
 	if a.Since > 0 {

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package advice has the rules by which memory that grows gets a sentence that says how to end it. A rule applies only if what it needs
+// as proof was read: what holds the blocks, in which call they were allocated, what they are. Memory without such proof gets no advice.
+package advice
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+)
+
+// Evidence is what is known of memory that grows.
+type Evidence struct {
+	Layer    event.Layer
+	Holder   string // as holders.Index.Owner; empty: not known
+	Facts    Facts  // what the reading of the holder found beside its name
+	Signs    Signs  // of the stacks that allocated it
+	Together Signs  // of all that grows beside it and has no other variable that holds it
+	Calls    bool   // it is a call of a module, most of whose blocks stay
+	Block    float64
+	Phase    phases.Phase // in which it is allocated; empty: not known
+	UsualEnd phases.Phase // in which blocks of the same sites are freed as a rule; empty: not known, or the same
+}
+
+// Facts are what a reading of holders found beside the name of a holder.
+type Facts = figures.HolderFacts
+
+// Rule is a pattern that is recognised, and how to end it.
+type Rule struct {
+	Name  string
+	Needs func(e *Evidence) bool
+	Says  func(e *Evidence) string
+}
+
+// Of is the advice of the first rule whose proof is there; nil: there is none.
+func Of(e *Evidence) *Rule {
+	for i := range rules {
+		if rules[i].Needs(e) {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+// Text is the sentence of the rule that applies; empty: none does.
+func Text(e *Evidence) string {
+	if r := Of(e); r != nil {
+		return r.Says(e)
+	}
+	return ""
+}
+
+const (
+	// scalarBytes is the most that one number has.
+	scalarBytes = 8
+	// leastChain is how many nodes of autograd in a row are more than those of one step, and leastHooks how many hooks of one object are
+	// more than a program has a use for.
+	leastChain = 64
+	leastHooks = 8
+)
+
+// rules are the patterns: a rule comes before those that hold of its pattern too, but say less.
+var rules = []Rule{
+	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
+	{"autocast", isAutocast, constant("autocast keeps its copy of every weight until the outermost context ends: leave the context after each step")},
+	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
+	{"ctx", isContext, says("%s keeps an output of its function in a cycle: use ctx.save_for_backward() in place of it", contextAttribute)},
+	{"cycle", isGarbage, sayCycle},
+	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
+	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
+	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
+	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
+	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return e.Facts.Reset })},
+	{"chain", isChain, says("%[1]s carries the graph of every step before: call %[1]s = %[1]s.detach() after each step", variable)},
+	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
+	{"forward", func(e *Evidence) bool { return e.Calls }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
+	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
+	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
+	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
+	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
+}
+
+func constant(text string) func(*Evidence) string { return func(*Evidence) string { return text } }
+
+// says fills a name into a sentence.
+func says(format string, name func(*Evidence) string) func(*Evidence) string {
+	return func(e *Evidence) string { return fmt.Sprintf(format, name(e)) }
+}
+
+func (e *Evidence) torch() bool { return e.Layer == event.LayerTorch }
+
+func isPinned(e *Evidence) bool { return e.Layer == event.LayerHost && e.Signs.Has(Python) }
+
+// isAutocast: copies that autocast has made stay, and no variable holds them. The weights and gradients that they lead to stay with them.
+func isAutocast(e *Evidence) bool {
+	return e.torch() && !Named(e.Holder) && (e.Signs.Has(CachedCast) || e.Together.Has(CachedCast) && castHolds(e.Holder))
+}
+
+// hasGradientGraph: a gradient has a graph, which only create_graph=True gives it, and no variable leads to it.
+func hasGradientGraph(e *Evidence) bool {
+	return e.torch() && gradientGraph(e.Holder) && (e.Signs.Has(Gradient) || e.Together.Has(Gradient))
+}
+
+func isContext(e *Evidence) bool { return e.torch() && !Named(e.Holder) && contextAttribute(e) != "" }
+
+func isGarbage(e *Evidence) bool { return e.torch() && garbage(e.Holder) != "" }
+
+func sayCycle(e *Evidence) string {
+	if e.Facts.Cycle == "" {
+		return fmt.Sprintf("%s is garbage in a cycle of references: call gc.collect(), or break the cycle", garbage(e.Holder))
+	}
+	return fmt.Sprintf("garbage in the cycle %s: call gc.collect(), or break the cycle", e.Facts.Cycle)
+}
+
+func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
+
+// isOptimizers: state of optimizers stays, of more than one.
+func isOptimizers(e *Evidence) bool {
+	before, ok := beforeState(e.Holder)
+	return e.torch() && ok && varies(before) && e.Signs.Has(Optimizer)
+}
+
+// isParameters: state of one optimizer, or the parameters themselves, become more.
+func isParameters(e *Evidence) bool {
+	before, state := beforeState(e.Holder)
+	switch {
+	case !e.torch() || !varies(e.Holder):
+		return false
+	case state:
+		return !varies(before) && e.Signs.Has(Optimizer)
+	}
+	return e.Facts.Category == string(phases.Parameters)
+}
+
+func isChain(e *Evidence) bool {
+	return e.torch() && e.Facts.Chain >= leastChain && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
+}
+
+func isThread(e *Evidence) bool {
+	return e.torch() && e.Signs.Has(Worker) && holdsGraph(e.Holder) && e.UsualEnd != phases.Backward
+}
+
+func isScalar(e *Evidence) bool { return e.Block > 0 && e.Block <= scalarBytes }
+
+func isActivation(e *Evidence) bool {
+	return e.torch() && e.UsualEnd == phases.Backward && e.Phase == phases.Forward
+}
+
+func isGraph(e *Evidence) bool { return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) }
+
+func isCache(e *Evidence) bool { return e.torch() && keysVary(e.Holder) }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package advice
+
+import (
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+// proofs has the evidence of each rule, and what nearly is it: each near miss lacks one thing that the rule needs.
+var proofs = map[string]struct {
+	is   Evidence
+	says string
+	not  map[string]Evidence
+}{
+	"pinned": {
+		is:   Evidence{Layer: event.LayerHost, Signs: Python},
+		says: "pin one buffer",
+		not:  map[string]Evidence{"of a C++ program": {Layer: event.LayerHost}, "on the device": {Layer: event.LayerDevice, Signs: Python}},
+	},
+	"autocast": {
+		is:   Evidence{Signs: Python | CachedCast},
+		says: "leave the context after each step",
+		not: map[string]Evidence{
+			"a variable holds the copy":   {Holder: "copies[0..9]", Signs: Python | CachedCast},
+			"beside it, another graph":    {Holder: "C++ AddBackward0 …", Together: CachedCast},
+			"a copy that nothing follows": {Holder: "C++ ToCopyBackward0 …", Signs: Python},
+		},
+	},
+	"create_graph": {
+		is:   Evidence{Holder: "C++ CopyBackwards …", Signs: Python, Together: Gradient},
+		says: "torch.autograd.grad",
+		not: map[string]Evidence{
+			"no gradient grows":   {Holder: "C++ CopyBackwards …", Signs: Python},
+			"a variable holds it": {Holder: "grads[0..9]", Signs: Gradient},
+			"a gradient alone":    {Signs: Gradient},
+		},
+	},
+	"ctx": {
+		is:   Evidence{Holder: "C++ KeepsOutputBackward ctx.y"},
+		says: "ctx.y keeps an output of its function in a cycle: use ctx.save_for_backward()",
+		not: map[string]Evidence{
+			"a saved tensor":      {Holder: "C++ KeepsOutputBackward …"},
+			"a variable leads to": {Holder: "losses[0].ctx.y"},
+		},
+	},
+	"cycle": {
+		is:   Evidence{Holder: "garbage Experiment.optimizer.state[3 keys]['exp_avg']", Signs: Optimizer},
+		says: "Experiment is garbage in a cycle of references: call gc.collect()",
+		not:  map[string]Evidence{"a variable": {Holder: "garbage_cans.data"}},
+	},
+	"hooks": {
+		is:   Evidence{Holder: "job.net[0]._forward_hooks[0..410] default scale"},
+		says: "a hook is registered on job.net[0] again and again",
+		not: map[string]Evidence{
+			"one hook":               {Holder: "net._forward_hooks[7] closure kept[0..99]"},
+			"one hook of each layer": {Holder: "net[0..5]._forward_hooks[0..5] closure x"},
+		},
+	},
+	"lru_cache": {
+		is:   Evidence{Holder: "step closure mask.cache[281 keys]", Facts: Facts{Cache: true}},
+		says: "the cache of mask() has room for every call",
+		not:  map[string]Evidence{"an attribute": {Holder: "model.cache[0..9]"}},
+	},
+	"optimizers": {
+		is:   Evidence{Holder: "train() local made[0..9].state[4 keys]['exp_avg', 'exp_avg_sq']", Signs: Python | Optimizer},
+		says: "made keeps every optimizer",
+		not:  map[string]Evidence{"no optimizer of PyTorch's": {Holder: "made[0..9].state['x']", Signs: Python}},
+	},
+	"parameters": {
+		is:   Evidence{Holder: "main() local opt.state[240 keys]['exp_avg']", Signs: Python | Optimizer},
+		says: "opt gets new parameters again and again",
+		not: map[string]Evidence{
+			"one parameter": {Holder: "opt.state[w]['exp_avg']", Signs: Python | Optimizer},
+			"plain tensors": {Holder: "net.heads[0..9]", Facts: Facts{Category: string(phases.Activations)}},
+		},
+	},
+	"metric": {
+		is:   Evidence{Holder: "main() local task.quality.preds[0..229]", Facts: Facts{Reset: "task.quality"}},
+		says: "task.quality has a reset() that is not called",
+		not: map[string]Evidence{
+			"no reset":    {Holder: "task.quality.preds[0..229]"},
+			"one element": {Holder: "task.quality.total", Facts: Facts{Reset: "task.quality"}},
+		},
+	},
+	"chain": {
+		is:   Evidence{Holder: "step closure h.grad_fn …", Facts: Facts{Chain: 523}},
+		says: "call h = h.detach() after each step",
+		not: map[string]Evidence{
+			"no graph":             {Holder: "h", Facts: Facts{Chain: 523}},
+			"held by nothing read": {Holder: "C++ GruBackward …", Facts: Facts{Chain: 523}},
+		},
+	},
+	"thread": {
+		is:   Evidence{Holder: "scores[0..178].grad_fn …", Signs: Python | Worker},
+		says: "enter it on this thread",
+		not:  map[string]Evidence{"no graph": {Holder: "scores[0..178]", Signs: Python | Worker}},
+	},
+	"forward": {
+		is:   Evidence{Calls: true, Block: 1 << 20},
+		says: "use torch.no_grad()",
+		not:  map[string]Evidence{"single outputs": {Block: 1 << 20}},
+	},
+	"scalars": {
+		is:   Evidence{Holder: "losses[0..222]", Block: 4},
+		says: "keep .item()",
+		not:  map[string]Evidence{"three numbers": {Holder: "losses[0..222]", Block: 12}, "not known": {Holder: "losses[0..222]"}},
+	},
+	"activation": {
+		is:   Evidence{Holder: "kept[0..9]", Phase: phases.Forward, UsualEnd: phases.Backward},
+		says: ".detach().cpu()",
+		not:  map[string]Evidence{"of the backward pass": {Holder: "kept[0..9]", Phase: phases.Backward, UsualEnd: phases.Backward}},
+	},
+	"graph": {
+		is:   Evidence{Holder: "main() local losses[0..99].grad_fn …"},
+		says: "each tensor in losses keeps the graph of its step",
+		not:  map[string]Evidence{"an attribute of that name": {Holder: "losses[0..99].grad"}},
+	},
+	"cache": {
+		is:   Evidence{Holder: "step closure table['seq0'..'seq229']"},
+		says: "table gets new keys and loses none",
+		not: map[string]Evidence{
+			"a list":         {Holder: "kept[0..229]"},
+			"two fixed keys": {Holder: "kept['loss', 'score']"},
+			"lists by key":   {Holder: "kept['a'..'f'][0..99]"},
+		},
+	},
+}
+
+// TestRules: each rule has a pattern of its own that gets its sentence, and near misses that do not.
+func TestRules(t *testing.T) {
+	for i := range rules {
+		name := rules[i].Name
+		p, ok := proofs[name]
+		require.True(t, ok, name)
+		require.NotEmpty(t, p.not, name)
+		p.is.Layer = orTorch(p.is.Layer)
+		r := Of(&p.is)
+		require.NotNil(t, r, name)
+		require.Equal(t, name, r.Name)
+		text := Text(&p.is)
+		require.Contains(t, text, p.says, name)
+		require.LessOrEqual(t, utf8.RuneCountInString(text), 140, "two lines of a screen: %s", text)
+		for what, e := range p.not {
+			e.Layer = orTorch(e.Layer)
+			if r := Of(&e); r != nil {
+				require.NotEqual(t, name, r.Name, what)
+			}
+		}
+	}
+	require.Len(t, proofs, len(rules))
+}
+
+func orTorch(l event.Layer) event.Layer {
+	if l == 0 {
+		return event.LayerTorch
+	}
+	return l
+}
+
+// TestNothing: memory of which only the line and the list are known gets no advice.
+func TestNothing(t *testing.T) {
+	for _, e := range []Evidence{
+		{}, {Layer: event.LayerTorch}, {Layer: event.LayerTorch, Holder: "kept[0..99]", Signs: Python, Block: 1 << 20},
+		{Layer: event.LayerTorch, Holder: "[holder not known]"}, {Layer: event.LayerTorch, Holder: "<held by C++ only>", Signs: Python},
+		{Layer: event.LayerDevice, Holder: "", Signs: Python},
+	} {
+		require.Empty(t, Text(&e), "%+v", e)
+	}
+}
+
+// TestSentences: names are filled in as a reader would call the variable.
+func TestSentences(t *testing.T) {
+	for holder, want := range map[string]string{
+		"total.grad_fn …": "total keeps the graph of its step: keep .item() or .detach() of it",
+		"train.py:36 train() local history[0..10]['val'].grad_fn …": "each tensor in history keeps the graph of its step: keep .item() or .detach() of it",
+		"self.callback.log[3 keys]['a b'].grad_fn …":                "each tensor in self.callback.log keeps the graph of its step: keep .item() or .detach() of it",
+	} {
+		require.Equal(t, want, Text(&Evidence{Layer: event.LayerTorch, Holder: holder}))
+	}
+	cycle := Evidence{Layer: event.LayerTorch, Holder: "garbage Experiment.data", Facts: Facts{Cycle: "Experiment.again closure self"}}
+	require.Equal(t, "garbage in the cycle Experiment.again closure self: call gc.collect(), or break the cycle", Text(&cycle))
+}
+
+func TestSigns(t *testing.T) {
+	for text, want := range map[string]Signs{
+		"a.so!at::empty": 0,
+		"a.so!at::autocast::cached_cast /t.py:3:f":                                                                      Python | CachedCast,
+		"a.so!torch::autograd::AccumulateGrad::apply a.so!torch::autograd::Engine::thread_main":                         Gradient,
+		"a.so!at::empty /t.py:3:work /usr/lib/python3.11/threading.py:900:Thread._bootstrap_inner":                      Python | Worker,
+		"a.so!at::empty /v/site-packages/torch/optim/adam.py:3:Adam._init_group /t.py:3:main":                           Python | Optimizer,
+		"a.so!at::empty /v/site-packages/torch/serialization.py:3:load /t.py:3:main":                                    Python | Load,
+		"a.so!at::empty /v/site-packages/torch/nn/parallel/scatter_gather.py:3:gather.<locals>.gather_map /t.py:3:main": Python | Gather,
+		"a.so!at::empty /mine/threading.py.bak/t.py:3:Thread._bootstrap":                                                Python,
+	} {
+		require.Equal(t, want, SignsOf(eventtest.Stack(text).Frames), text)
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package advice
+
+import (
+	"regexp"
+	"strings"
+)
+
+// The parts of a holder's name (holders.Path, and how analysis/holders folds them).
+const (
+	nativeRoot  = "C++ "
+	garbageRoot = "garbage "
+	graphPart   = ".grad_fn"
+	statePart   = ".state["
+	groupsPart  = ".param_groups["
+	contextPart = " ctx."
+)
+
+// frames are what a name begins with if it is a variable of a function, a closure or a default.
+var frames = regexp.MustCompile(`^.*(?: local | closure | default )`)
+
+// position is a key or an index in brackets.
+var position = regexp.MustCompile(`\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\[\]'"])*\]`)
+
+// varying is the text of several keys, or of several positions.
+var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|'.*', '.*|'.*\*')\]$`)
+
+// Named reports whether a name is a variable of the program, which Python code can reach.
+func Named(holder string) bool {
+	return holder != "" && holder[0] != '[' && holder[0] != '<' && !strings.HasPrefix(holder, nativeRoot) && !strings.HasPrefix(holder, garbageRoot)
+}
+
+// varies reports whether a name stands for several elements of one container.
+func varies(holder string) bool {
+	for _, p := range position.FindAllString(holder, -1) {
+		if varying.MatchString(p) {
+			return true
+		}
+	}
+	return strings.HasSuffix(holder, ".*") || strings.Contains(holder, ".*.")
+}
+
+// keysVary reports whether a name stands for the keys of one dictionary, more of them than are listed one by one, and for nothing else that
+// differs.
+func keysVary(holder string) bool {
+	keys := 0
+	for _, p := range position.FindAllString(holder, -1) {
+		switch {
+		case !varying.MatchString(p):
+		case strings.Contains(p, " keys") || strings.Contains(p, "'..'") || strings.HasSuffix(p, "*']"):
+			keys++
+		default:
+			return false
+		}
+	}
+	return keys == 1 && Named(holder) && !holdsGraph(holder)
+}
+
+// variable is the variable whose elements a name stands for, without the frame that it is of: "made" of "train() local made[0..9].state[*]".
+func variable(e *Evidence) string { return variableOf(e.Holder) }
+
+func variableOf(holder string) string {
+	name := frames.ReplaceAllString(graphOf(holder), "")
+	name = name[strings.LastIndexByte(name, ')')+1:]
+	for _, at := range position.FindAllStringIndex(name, -1) {
+		if varying.MatchString(name[at[0]:at[1]]) {
+			return strings.TrimSpace(name[:at[0]])
+		}
+	}
+	name, _, _ = strings.Cut(name, ".*")
+	return strings.TrimSpace(name)
+}
+
+// graphOf is the part of a name before the graph of a tensor.
+func graphOf(holder string) string {
+	holder, _, _ = strings.Cut(holder, graphPart)
+	return holder
+}
+
+func holdsGraph(holder string) bool { return strings.Contains(holder, graphPart) }
+
+// keepers is what keeps a graph: "total", or "each tensor in losses".
+func keepers(e *Evidence) string {
+	if kept := graphOf(e.Holder); varies(kept) {
+		return "each tensor in " + variableOf(kept)
+	}
+	return variableOf(e.Holder)
+}
+
+// garbage is the class of an object that is garbage; empty: it is none.
+func garbage(holder string) string {
+	name, ok := strings.CutPrefix(holder, garbageRoot)
+	if !ok {
+		return ""
+	}
+	if i := strings.IndexAny(name, ".[ "); i > 0 {
+		name = name[:i]
+	}
+	return name
+}
+
+// beforeState is the part of a name before the state or the groups of an optimizer; ok: it has such.
+func beforeState(holder string) (before string, ok bool) {
+	before, _, ok = strings.Cut(holder, statePart)
+	if !ok {
+		before, _, ok = strings.Cut(holder, groupsPart)
+	}
+	return before, ok
+}
+
+// owner is what gets new parameters: the optimizer, or the container of modules.
+func owner(e *Evidence) string {
+	if before, ok := beforeState(e.Holder); ok {
+		return variableOf(before)
+	}
+	return variable(e)
+}
+
+// contextAttribute is the attribute "ctx.y" that a name ends with: that of the node of a custom function which nothing else holds.
+func contextAttribute(e *Evidence) string {
+	_, name, ok := strings.Cut(e.Holder, contextPart)
+	if !ok {
+		return ""
+	}
+	if i := strings.IndexAny(name, ".[ "); i >= 0 {
+		name = name[:i]
+	}
+	return "ctx." + name
+}
+
+// gradientGraphs are the nodes that a gradient begins with if the backward pass made a graph of its own: the copy of the gradient, or a
+// derivative of a derivative.
+var gradientGraphs = []string{"CopyBackwards", "CloneBackward0", "BackwardBackward0"}
+
+// gradientGraph reports whether a name is a graph of a gradient that no variable leads to.
+func gradientGraph(holder string) bool {
+	if !strings.HasPrefix(holder, nativeRoot) {
+		return false
+	}
+	for _, g := range gradientGraphs {
+		if strings.Contains(holder, g) {
+			return true
+		}
+	}
+	return false
+}
+
+// castNode is the node of a copy in another dtype.
+const castNode = "ToCopyBackward0"
+
+// castHolds reports whether a name can be what the cache of autocast leads to.
+func castHolds(holder string) bool {
+	return !Named(holder) && (holder == "" || strings.Contains(holder, castNode) || strings.Contains(holder, "autocast"))
+}
+
+// hooks is the dictionary of hooks of a module, tensor or optimizer, and the numbers of its handles.
+var hooks = regexp.MustCompile(`\._(?:forward|backward|full_backward|forward_pre|backward_pre|state_dict|load_state_dict_pre|load_state_dict_post|optimizer_step_pre|optimizer_step_post)_?(?:pre_)?hooks(\[[^\]]*\])`)
+
+// hooked is what has hooks of which there are more and more; empty: it has none. Hooks that are registered once on many modules have one
+// number each too, but the modules differ.
+func hooked(e *Evidence) string {
+	at := hooks.FindStringSubmatchIndex(e.Holder)
+	if at == nil {
+		return ""
+	}
+	before, number := e.Holder[:at[0]], e.Holder[at[2]:at[3]]
+	if !varying.MatchString(number) || e.Facts.Hooks < leastHooks && varies(before) {
+		return ""
+	}
+	name := frames.ReplaceAllString(before, "")
+	return strings.TrimSpace(name)
+}
+
+// cached is the function of a functools.lru_cache.
+func cached(e *Evidence) string {
+	name, _, _ := strings.Cut(frames.ReplaceAllString(e.Holder, ""), ".cache[")
+	return strings.TrimSpace(name)
+}

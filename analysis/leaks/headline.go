@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"cmp"
+	"math"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// Total adds up findings: of host memory if the first is, else of all others. lines is how many were added up. The sum has the name, holder
+// and confidence of the first; its bytes are those of one step unless all have the same period.
+func Total(all []Finding) (sum Finding, lines int) {
+	for i := range all {
+		f := &all[i]
+		if (f.Layer == event.LayerHost) != (all[0].Layer == event.LayerHost) {
+			continue
+		}
+		if lines++; lines == 1 {
+			sum = *f
+			continue
+		}
+		sum.Blocks, sum.Requested, sum.Bytes = sum.Blocks+f.Blocks, sum.Requested+f.Requested, sum.Bytes+f.Bytes
+		sum.LiveBytes, sum.LiveBlocks = sum.LiveBytes+f.LiveBytes, sum.LiveBlocks+f.LiveBlocks
+		sum.First = min(sum.First, f.First)
+		if sum.Period != f.Period {
+			sum.Period = 1
+		}
+	}
+	return sum, lines
+}
+
+// headShare is the part of the largest finding's bytes that a line of the program must have to come before a native symbol.
+const headShare = 0.5
+
+// order puts what grows most first. Among equals a line of the program comes first that has an advice, then one that ran itself, then one
+// that leads to the others.
+func order(all []Finding) {
+	sorts.Func(all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(b.proof.leads, a.proof.leads), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Function, b.Function), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()), cmp.Compare(a.First, b.First))
+	})
+	head := -1
+	for i := range all {
+		if all[i].File != "" && all[i].Bytes >= headShare*all[0].Bytes && !math.IsNaN(all[i].Bytes) {
+			head = i
+			break
+		}
+	}
+	if head > 0 {
+		f := all[head]
+		copy(all[1:head+1], all[:head])
+		all[0] = f
+	}
+}
+
+// rank is the place of a finding among those that grow by the same bytes.
+func rank(f *Finding) int {
+	switch {
+	case f.File == "":
+		return 4
+	case f.proof.cause && f.Advice() != "":
+		return 0
+	case f.Advice() != "" && !f.Backward:
+		return 1
+	case !f.Backward:
+		return 2
+	}
+	return 3
+}
