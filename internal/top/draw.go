@@ -4,6 +4,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -63,7 +64,7 @@ func (m *Model) page(s *Screen) []string {
 	}
 	lines = append(lines, m.tabs(s))
 	if m.detail {
-		lines = append(lines, m.detailLines(s)...)
+		lines = append(lines, m.scrolled(m.detailLines(s))...)
 	} else {
 		lines = append(lines, m.tableLines()...)
 	}
@@ -84,9 +85,9 @@ func (m *Model) header(s *Screen) []string {
 	}
 	lost := styleDim.Render("lost 0")
 	if s.Lost > 0 {
-		lost = styleBad.Render(fmt.Sprintf("lost %d events", s.Lost))
+		lost = styleBad.Render("lost " + table.Plural(s.Lost, "event"))
 	}
-	first := join(styleHead.Render(strings.Join(names, ", ")), fmt.Sprintf(" · %s · %.0f allocations/s · ", elapsed(s.Elapsed), s.Rate)+lost, m.width)
+	first := join(styleHead.Render(strings.Join(names, ", ")), fmt.Sprintf(" · %s · %s allocations/s · ", elapsed(s.Elapsed), table.Count(uint64(math.Round(s.Rate))))+lost, m.width)
 	return append([]string{first, m.bar(&s.Memory), m.equation(&s.Memory)}, m.verdict(s)...)
 }
 
@@ -171,23 +172,26 @@ func (m *Model) equation(u *Memory) string {
 		}
 		return table.Bytes(*n)
 	}
-	use, cached, other := styleUse.Render("█")+" ", styleCached.Render("▓")+" ", styleOther.Render("▒")+" "
+	use, cached, other, rest := styleUse.Render("█")+" ", styleCached.Render("▓")+" ", styleOther.Render("▒")+" ", styleNotKnown.Render("▒")+" "
 	long := use + "allocated " + text(u.Allocated) + " + " + cached + "in cache " + text(u.Cached) + " + " + other + "other " + table.Bytes(u.Other)
-	short := use + text(u.Allocated) + " + " + cached + text(u.Cached) + " cache + " + other + table.Bytes(u.Other)
-	peak := ""
+	short := use + text(u.Allocated) + " blocks + " + cached + text(u.Cached) + " cache"
+	if u.Other > 0 {
+		short += " + " + other + table.Bytes(u.Other) + " other"
+	}
+	peak, brief := "", short // of a narrow screen: the rest is what the bar has beyond it
 	if u.Unexplained != nil {
-		long += " + context and unknown " + signed(*u.Unexplained) + " = " + text(u.Used)
-		short += " + " + signed(*u.Unexplained)
+		long += " + " + rest + "context and unknown " + signed(*u.Unexplained) + " = " + text(u.Used)
+		short += " + " + rest + signed(*u.Unexplained) + " context"
 	}
 	if u.Peak != nil {
 		peak = " · peak " + table.Bytes(*u.Peak)
 	}
-	for _, form := range []string{long + peak, long, short + peak} {
+	for _, form := range []string{long + peak, short + peak, long, short} {
 		if ansi.StringWidth(form) <= m.width {
 			return form
 		}
 	}
-	return short
+	return brief
 }
 
 func signed(n int64) string {
@@ -217,10 +221,10 @@ func (m *Model) verdict(s *Screen) []string {
 	return []string{first, second}
 }
 
-// chartHeight is the lines of the curve: none on a small terminal.
+// chartHeight is the lines of the curve: none on a small terminal, nor on one of 24 lines beside the detail of a row, which needs them.
 func (m *Model) chartHeight() int {
 	switch {
-	case m.height < 18:
+	case m.height < 18, m.detail && m.height < 32:
 		return 0
 	case m.height < 32:
 		return 6
@@ -379,7 +383,7 @@ var helpLines = []string{
 	"  tab, 1 to 5    table by line, holder, category, phase, module",
 	"  s, S           sort by the next column, by the one before",
 	"  up, down, wheel, pgup, pgdown, g",
-	"  enter          stacks of a line, and the whole of what is cut",
+	"  enter          stacks of a line, the whole of what is cut; up, down scroll",
 	"  /              filter: a word, or live>1g and file~model.py",
 	"                 live blocks peak growth (< > =), ! in front: the others",
 	"                 file name function holder category source (= ~)",
@@ -391,4 +395,5 @@ var helpLines = []string{
 	"  esc            back", "",
 	"  PEAK           what a row had when the device's memory was at its peak",
 	"  PER STEP       growth that is proved",
+	"  any key        back to the screen",
 }

@@ -5,7 +5,7 @@ package top
 import (
 	"fmt"
 	"math"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -28,8 +28,9 @@ func (m *Model) rowAt(y int) int {
 // tableLines are the header and the rows that fit, with the chosen one among them.
 func (m *Model) tableLines() []string {
 	rows, sum := m.Rows(), &totals{}
-	for i := range rows {
-		sum.add(&rows[i])
+	all := m.Shown().Tables[Tables[m.table]] // a share is of all rows, also of those that a filter leaves out
+	for i := range all {
+		sum.add(&all[i])
 	}
 	most := m.tableHeight() - 1
 	m.selected = max(0, min(m.selected, len(rows)-1))
@@ -58,6 +59,8 @@ func (m *Model) noRows() string {
 	switch {
 	case m.filter != nil:
 		return "no match for " + string(m.query) + "; esc shows all"
+	case (by == ByHolder || by == ByCategory) && m.Shown().Held == nil && (m.paused || m.back > 0):
+		return fmt.Sprintf("who holds the blocks was not read at +%.1f s; end shows now, and reads it", m.Shown().Elapsed)
 	case (by == ByHolder || by == ByCategory) && m.Shown().Held == nil:
 		return "reading who holds the blocks ..."
 	}
@@ -136,7 +139,7 @@ func (m *Model) rowLine(r *Row, sum *totals, base map[string]int64) string {
 	if r.Peak != nil {
 		peak, ofPeak = signed(*r.Peak), shareOf(*r.Peak, sum.peak)
 	}
-	out := m.cells(signed(r.Bytes), shareOf(r.Bytes, sum.live), changeOf(r, base), perStep, peak, ofPeak, ageOf(r), strconv.FormatUint(r.Blocks, 10))
+	out := m.cells(signed(r.Bytes), shareOf(r.Bytes, sum.live), changeOf(r, base), perStep, peak, ofPeak, ageOf(r), table.Count(r.Blocks))
 	if r.PerStep != nil {
 		out = styleBad.Render(out)
 	}
@@ -158,8 +161,8 @@ func changeOf(r *Row, base map[string]int64) string {
 // nameOf is what a row is called, in so many columns: the name, then the function, then the text of the line.
 func (m *Model) nameOf(r *Row, width int) string {
 	name := shortSymbol(r, width)
-	if n := ansi.StringWidth(name); n > width && width > 1 {
-		return ansi.TruncateLeft(name, n-width+1, "…")
+	if ansi.StringWidth(name) > width && width > 1 {
+		return shortHolder(name, width)
 	}
 	for _, more := range []string{r.Function, r.Source, r.Category} {
 		if more == "" {
@@ -172,6 +175,23 @@ func (m *Model) nameOf(r *Row, width int) string {
 		name += "  " + ansi.Truncate(more, left, "…")
 	}
 	return name
+}
+
+// localMark is between a frame and its variable in the name of a holder.
+const localMark = " local "
+
+// shortHolder shortens the name of a holder: without the frame that a local variable is of, then in the middle, so that the variable and the
+// last attribute stay.
+func shortHolder(name string, width int) string {
+	if _, variable, ok := strings.Cut(name, localMark); ok {
+		name = variable
+	}
+	n := ansi.StringWidth(name)
+	if n <= width {
+		return name
+	}
+	head := (width - 1) / 3
+	return ansi.Truncate(name, head, "") + "…" + ansi.TruncateLeft(name, n-(width-1-head), "")
 }
 
 // shortSymbol leaves out namespaces of a native symbol, outermost first, until it fits: "AddmmBackward0::apply".
@@ -208,7 +228,7 @@ func (m *Model) detailLines(s *Screen) []string {
 	}
 	add("file", r.File)
 	add("line", r.Source)
-	add("in use", fmt.Sprintf("%s in %d blocks", table.Bytes(uint64(max(0, r.Bytes))), r.Blocks))
+	add("in use", fmt.Sprintf("%s in %s", table.Bytes(uint64(max(0, r.Bytes))), table.Plural(r.Blocks, "block")))
 	if r.Peak != nil {
 		add("at peak", signed(*r.Peak))
 	}
@@ -219,11 +239,36 @@ func (m *Model) detailLines(s *Screen) []string {
 	add("category", r.Category)
 	for i := range s.Stacks {
 		if st := &s.Stacks[i]; st.Row == r.Key() && Tables[m.table] == ByLine {
-			lines = append(lines, "", fmt.Sprintf("  %s in %d blocks from", signed(st.Bytes), st.Blocks))
-			for _, f := range st.Frames {
-				lines = append(lines, "    "+f)
-			}
+			lines = append(lines, "", fmt.Sprintf("  %s in %s from", signed(st.Bytes), table.Plural(st.Blocks, "block")))
+			lines = append(lines, st.lines()...)
 		}
 	}
 	return lines
+}
+
+// lines are the frames of a stack, Python's first: they say where in the program it is.
+func (st *StackOfLine) lines() []string {
+	var python, native []string
+	for i, f := range st.Frames {
+		if slices.Contains(st.Python, i) {
+			python = append(python, "    "+f)
+		} else {
+			native = append(native, styleDim.Render("    "+f))
+		}
+	}
+	if len(python) > 0 && len(native) > 0 {
+		python = append(python, styleDim.Render("    which calls, innermost first:"))
+	}
+	return append(python, native...)
+}
+
+// scrolled is the part of the detail that fits, from the line on that was scrolled to.
+func (m *Model) scrolled(lines []string) []string {
+	room := m.tableHeight()
+	m.scroll = max(0, min(m.scroll, len(lines)-room))
+	if m.scroll+room >= len(lines) {
+		return lines[m.scroll:]
+	}
+	out := append([]string(nil), lines[m.scroll:m.scroll+room-1]...)
+	return append(out, styleWarn.Render(fmt.Sprintf("  %s below: down, pgdown", table.Plural(uint64(len(lines)-m.scroll-room+1), "more line"))))
 }

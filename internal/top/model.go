@@ -59,6 +59,7 @@ type Model struct {
 	selected int
 	top      int // first row on the screen
 	detail   bool
+	scroll   int // first line of the detail on the screen
 	help     bool
 	base     *Screen // of the change column; nil: the first screen
 
@@ -173,13 +174,17 @@ func (m *Model) Shown() *Screen {
 // press handles a key.
 func (m *Model) press(key string) tea.Cmd {
 	m.message = ""
+	if m.help && key != "q" && key != "ctrl+c" { // nothing happens behind it
+		m.help = false
+		return nil
+	}
 	switch key {
 	case "q", "ctrl+c":
 		return tea.Quit
 	case "esc":
 		m.escape()
 	case "?", "h":
-		m.help = !m.help
+		m.help = true
 	case "space", "f":
 		m.pause()
 	case "tab", "shift+tab":
@@ -197,7 +202,7 @@ func (m *Model) press(key string) tea.Cmd {
 	case "r":
 		m.base, m.message = nil, "change is counted from the first screen"
 	case "enter":
-		m.detail = !m.detail
+		m.detail, m.scroll = !m.detail, 0
 	case "w":
 		m.write()
 	default:
@@ -235,8 +240,6 @@ func (m *Model) steer(key string) {
 
 func (m *Model) escape() {
 	switch {
-	case m.help:
-		m.help = false
 	case m.detail:
 		m.detail = false
 	case m.filter != nil:
@@ -269,7 +272,12 @@ func (m *Model) scrub(screens int) {
 	}
 }
 
+// move chooses another row, or scrolls the detail.
 func (m *Model) move(rows int) {
+	if m.detail {
+		m.scroll = max(0, m.scroll+rows) // not beyond the end: see scrolled
+		return
+	}
 	m.selected = max(0, min(m.selected+rows, len(m.Rows())-1))
 }
 

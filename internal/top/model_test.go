@@ -59,7 +59,7 @@ func made(second int) *Screen {
 			},
 			ByPhase: {{Name: "forward", Bytes: bytes, Blocks: 920, Peak: &peak}},
 		},
-		Stacks: []StackOfLine{{Row: "train.py:41\x00main\x00/home/a/train.py", Bytes: bytes - 900<<20, Blocks: 812, Frames: []string{"at::mul", "train.py:41 main"}}},
+		Stacks: []StackOfLine{{Row: "train.py:41\x00main\x00/home/a/train.py", Bytes: bytes - 900<<20, Blocks: 812, Frames: []string{"at::mul", "train.py:41 main"}, Python: []int{1}}},
 	}
 }
 
@@ -199,6 +199,81 @@ func TestHoldersAreAskedFor(t *testing.T) {
 	text := ansi.Strip(m.draw())
 	require.Contains(t, text, "self.losses[*]")
 	require.NotContains(t, text, "+5.0 MiB", "nothing to compare with")
+}
+
+// TestHolderChange: what a holder has more is counted from reading to reading, whatever range its name has; before a second reading there is
+// nothing to count from.
+func TestHolderChange(t *testing.T) {
+	feed := &screens{}
+	for i, name := range []string{"", "d.attn[0..4]['block0'][0..49]", "d.attn[0..8]['block0'][0..49]"} {
+		s := made(i)
+		if name != "" {
+			s.Tables[ByHolder] = []Row{{Name: name, Bytes: []int64{0, 108 << 20, 210 << 20}[i], Blocks: 1}, {Name: "model", Bytes: 1 << 30}}
+			s.Held = &HeldAt{Time: s.Time}
+		}
+		feed.list = append(feed.list, s)
+	}
+	m := NewModel(context.Background(), feed)
+	m.Update(tea.WindowSizeMsg{Width: 100, Height: 30})
+	press(m, "2")
+	m.Update(m.wait()())
+	m.Update(m.wait()())
+	require.Regexp(t, `108\.0 MiB +10 % +- +-`, ansi.Strip(m.draw()))
+	m.Update(m.wait()())
+	text := ansi.Strip(m.draw())
+	require.Regexp(t, `210\.0 MiB +17 % +\+102\.0 MiB .*d\.attn\[0\.\.8\]\['block0'\]\[0\.\.49\]`, text)
+	require.Regexp(t, `1\.0 GiB +83 % +0 B .*model`, text)
+}
+
+// TestPausedWithoutHolders: where the screen stands still, it says that holders were not read then.
+func TestPausedWithoutHolders(t *testing.T) {
+	m, _ := model(t, 3)
+	press(m, "space", "2")
+	require.Contains(t, ansi.Strip(m.draw()), "was not read at +2.0 s; end shows now")
+	press(m, "space")
+	require.Contains(t, ansi.Strip(m.draw()), "reading who holds the blocks")
+}
+
+// TestHelpHidesNothing: a key that closes the help does nothing else.
+func TestHelpHidesNothing(t *testing.T) {
+	m, _ := model(t, 3)
+	press(m, "?")
+	require.Contains(t, m.draw(), "any key")
+	press(m, "space")
+	require.NotContains(t, m.draw(), "any key")
+	require.False(t, m.paused)
+}
+
+// TestStackScrolls: Python's frames come first, and all others can be reached on a small terminal.
+func TestStackScrolls(t *testing.T) {
+	feed := &screens{}
+	s := made(50)
+	st := &s.Stacks[0]
+	st.Frames, st.Python = []string{"native 0", "vit.py:26 forward", "native 2", "vit.py:60 main"}, []int{1, 3}
+	for i := range 40 {
+		st.Frames = append(st.Frames, fmt.Sprintf("native %d", 4+i))
+	}
+	feed.list = append(feed.list, s)
+	m := NewModel(context.Background(), feed)
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+	m.Update(m.wait()())
+	press(m, "enter")
+	text := ansi.Strip(m.draw())
+	require.Less(t, strings.Index(text, "vit.py:26 forward"), strings.Index(text, "vit.py:60 main"))
+	require.Less(t, strings.Index(text, "vit.py:60 main"), strings.Index(text, "native 0"))
+	require.Contains(t, text, "more lines below")
+	seen := text
+	for range 60 {
+		press(m, "down")
+		seen += ansi.Strip(m.draw())
+	}
+	for i := range 44 {
+		if i != 1 && i != 3 {
+			require.Contains(t, seen, fmt.Sprintf("native %d\n", i))
+		}
+	}
+	require.NotContains(t, ansi.Strip(m.draw()), "more line")
+	require.Zero(t, m.selected, "another row is not chosen meanwhile")
 }
 
 func TestDetailAndMouse(t *testing.T) {

@@ -3,8 +3,9 @@
 package top
 
 import (
-	"fmt"
 	"strings"
+
+	"github.com/gputrace/gputrace/export/table"
 )
 
 // rulerGap is the least number of columns between two marks of a ruler.
@@ -43,7 +44,10 @@ func ruler(counts []int) string {
 	free := 0
 	for i := range out {
 		if step, ok := marks[i]; ok && i >= free {
-			text := []rune(fmt.Sprintf("┃%d", step))
+			text := []rune("┃" + table.Count(uint64(step)))
+			if i+len(text) > len(out) { // half a number would be another one
+				text = text[:1]
+			}
 			free = i + copy(out[i:], text) + 1
 		}
 	}

@@ -112,10 +112,11 @@ type StackOfLine struct {
 	Bytes  int64    `json:"bytes"` // in use
 	Blocks uint64   `json:"blocks"`
 	Frames []string `json:"frames"` // leaf first
+	Python []int    `json:"python"` // which of Frames are Python's
 }
 
-// Key tells a row from others of its table.
-func (r *Row) Key() string { return r.Name + "\x00" + r.Function + "\x00" + r.File }
+// Key tells a row from others of its table, and finds it in other screens: what grows has another range in its name each time.
+func (r *Row) Key() string { return view.HolderKey(r.Name) + "\x00" + r.Function + "\x00" + r.File }
 
 // Part is what one process adds to a Screen.
 type Part struct {
@@ -185,7 +186,7 @@ func (s *Screen) Add(parts []Part) {
 	held(s, parts)
 	for by, rows := range s.Tables {
 		for i := range rows {
-			if g := growth[growthKey{by, rows[i].Name}]; g != nil {
+			if g := growth[growthKey{by, view.HolderKey(rows[i].Name)}]; g != nil {
 				rows[i].PerStep, rows[i].Holder = &g.bytes, g.holder
 			}
 		}
@@ -217,7 +218,7 @@ func growthOf(parts []Part) map[growthKey]*rowGrowth {
 		for k := range parts[i].Leaks.Findings {
 			f := &parts[i].Leaks.Findings[k]
 			name, _, _ := strings.Cut(f.Name(), " ")
-			for _, key := range []growthKey{{ByLine, name}, {ByHolder, f.Holder}} {
+			for _, key := range []growthKey{{ByLine, view.HolderKey(name)}, {ByHolder, view.HolderKey(f.Holder)}} {
 				if out[key] == nil {
 					out[key] = &rowGrowth{holder: f.Holder}
 				}
@@ -253,12 +254,14 @@ func rowOf(e *view.Row) Row {
 // held makes the tables by holder and by category, where holders were read.
 func held(s *Screen, parts []Part) {
 	holders, categories := map[string]*Row{}, map[string]*Row{}
-	add := func(rows map[string]*Row, name string, h *view.HeldSite) {
-		if rows[name] == nil {
-			rows[name] = &Row{Name: words.Line(name)}
+	add := func(rows map[string]*Row, name string, h *view.HeldSite) *Row {
+		key := view.HolderKey(name)
+		if rows[key] == nil { // sites come largest first: the name is that of the largest
+			rows[key] = &Row{Name: words.Line(name)}
 		}
-		rows[name].Bytes += int64(h.Bytes)
-		rows[name].Blocks += h.Blocks
+		rows[key].Bytes += int64(h.Bytes)
+		rows[key].Blocks += h.Blocks
+		return rows[key]
 	}
 	read := false
 	for i := range parts {
@@ -268,8 +271,7 @@ func held(s *Screen, parts []Part) {
 		read = true
 		for k := range parts[i].Joined.Rows {
 			h := &parts[i].Joined.Rows[k]
-			add(holders, h.Name, h)
-			holders[h.Name].Category = h.What
+			add(holders, h.Name, h).Category = h.What
 			add(categories, categoryOf(h), h)
 		}
 	}
@@ -329,7 +331,7 @@ func stacksOf(entries []view.Row, rows []Row) []StackOfLine {
 			if r := rowOf(e); r.Key() != key || len(e.Stack) == 0 {
 				continue
 			}
-			all = append(all, StackOfLine{Row: key, Bytes: e.Bytes, Blocks: e.Blocks, Frames: framesOf(e)})
+			all = append(all, StackOfLine{Row: key, Bytes: e.Bytes, Blocks: e.Blocks, Frames: framesOf(e), Python: pythonOf(e)})
 		}
 		sorts.Func(all, func(a, b StackOfLine) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		out = append(out, all[:min(stacksOfRow, len(all))]...)
@@ -341,6 +343,17 @@ func framesOf(e *view.Row) []string {
 	out := make([]string, len(e.Stack))
 	for i := range e.Stack {
 		out[i] = words.Line(e.Stack[i].Text())
+	}
+	return out
+}
+
+// pythonOf is which frames are Python's.
+func pythonOf(e *view.Row) []int {
+	out := []int{}
+	for i := range e.Stack {
+		if e.Stack[i].File != "" {
+			out = append(out, i)
+		}
 	}
 	return out
 }

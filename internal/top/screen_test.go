@@ -211,7 +211,7 @@ func TestGrowthOfHolder(t *testing.T) {
 	got := growthOf([]Part{{Leaks: &leaks.Report{Findings: []leaks.Finding{
 		finding(17, "losses[*].grad_fn", 5), finding(15, "losses[*].grad_fn", 1), finding(21, "", 2),
 	}}}})
-	require.Equal(t, &rowGrowth{6, "losses[*].grad_fn"}, got[growthKey{ByHolder, "losses[*].grad_fn"}])
+	require.Equal(t, &rowGrowth{6, "losses[*].grad_fn"}, got[growthKey{ByHolder, "losses[].grad_fn"}])
 	require.Equal(t, &rowGrowth{1, "losses[*].grad_fn"}, got[growthKey{ByLine, "train.py:15"}])
 	require.Equal(t, &rowGrowth{2, ""}, got[growthKey{ByLine, "train.py:21"}])
 	require.NotContains(t, got, growthKey{ByHolder, ""})
