@@ -137,8 +137,8 @@ func (m *Model) take(n next) tea.Cmd {
 		}
 		return nil
 	}
-	if k := len(m.history); k > 0 {
-		m.history[k-1].Stacks = nil // of the newest only
+	if k := len(m.history); k > 0 && (m.back > 0 || !m.paused) {
+		m.history[k-1].Stacks = nil // of the newest only, and of the one at which the screen was paused
 	}
 	if len(m.history) == maxHistory {
 		m.history = slices.Delete(m.history, 0, 1)

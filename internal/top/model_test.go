@@ -274,6 +274,13 @@ func TestStackScrolls(t *testing.T) {
 	}
 	require.NotContains(t, ansi.Strip(m.draw()), "more line")
 	require.Zero(t, m.selected, "another row is not chosen meanwhile")
+
+	press(m, "space")
+	for i := range 3 {
+		feed.list = append(feed.list, made(51+i))
+		m.Update(m.wait()())
+	}
+	require.Contains(t, ansi.Strip(m.draw()), "native 43", "the stacks of the screen that stands still are kept")
 }
 
 func TestDetailAndMouse(t *testing.T) {
