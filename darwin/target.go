@@ -157,6 +157,9 @@ func (t *target) UID() (int, error) {
 	return os.Geteuid(), nil
 }
 
+// Paused implements recorder.Target: it is not known here.
+func (t *target) Paused() string { return "" }
+
 // Alive implements recorder.Target.
 func (t *target) Alive() bool {
 	if p := t.source.program.Load(); p != nil && p.cmd.Process.Pid == t.ring.PID {

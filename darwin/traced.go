@@ -340,6 +340,9 @@ func (t *traced) UID() (int, error) { return os.Geteuid(), nil }
 // Alive implements recorder.Target.
 func (t *traced) Alive() bool { return running(t.pid) }
 
+// Paused implements recorder.Target: it is not known here.
+func (t *traced) Paused() string { return "" }
+
 // Found implements recorder.Target.
 func (t *traced) Found() *recorder.Found {
 	return &recorder.Found{

@@ -81,6 +81,8 @@ type Report struct {
 	Checks  []Check `json:"checks"`
 	Works   bool    `json:"works"`
 	Verdict string  `json:"verdict"` // one sentence
+
+	paused string // why the process does not run; empty: it does
 }
 
 func (r *Report) add(c ...Check) { r.Checks = append(r.Checks, c...) }
@@ -101,6 +103,8 @@ func (r *Report) judge() {
 	c := r.failed("")
 	r.Works = c == nil
 	switch {
+	case r.Works && r.paused != "":
+		r.Verdict = fmt.Sprintf("tracing will work, once pid %d runs: it is %s", r.PID, r.paused)
 	case r.Works && r.PID != 0:
 		r.Verdict = fmt.Sprintf("tracing will work: gputrace -p %d", r.PID)
 	case r.Works:

@@ -33,7 +33,7 @@ func checkTarget(r *Report, o *Options, able bool) {
 		r.add(absent(o.PID, err))
 		return
 	}
-	r.Program = p.Name()
+	r.Program, r.paused = p.Name(), p.Paused().String()
 	r.add(checkProcess(p), checkNamespaces(p), checkReadable(p))
 	if able {
 		r.add(checkReturns(p.Filtered()))
@@ -72,6 +72,9 @@ func checkProcess(p *process.Process) Check {
 	}
 	if group := p.Cgroup(); group != "" {
 		says += ", control group " + group
+	}
+	if paused := p.Paused().String(); paused != "" {
+		says += "; it is " + paused + ": nothing is seen of it until it runs"
 	}
 	return Check{Group: Target, Name: "process", Says: says, Needed: true}
 }

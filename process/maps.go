@@ -35,7 +35,7 @@ const maxMappings = 1 << 20
 
 // Maps reads the mappings, sorted by address.
 func (p *Process) Maps() ([]Mapping, error) {
-	f, err := os.Open(p.root + "/maps")
+	f, err := os.Open(p.dir() + "/maps")
 	if err != nil {
 		return nil, p.wrap("read maps of", err)
 	}
@@ -118,7 +118,7 @@ func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 
 // mapFile is the kernel's link to the file behind a mapping. Its name has no leading zeros, unlike the lines of maps.
 func (p *Process) mapFile(m *Mapping) string {
-	return fmt.Sprintf("%s/map_files/%x-%x", p.root, m.Start, m.End)
+	return fmt.Sprintf("%s/map_files/%x-%x", p.dir(), m.Start, m.End)
 }
 
 // FileID tells a file from another that has its path and its inode number, before or after it: by when it was made and written.

@@ -17,7 +17,7 @@ const maxEnvironment = 8 << 20
 // (NSpid of proc(5), Linux 4.1). It is PID alone when the kernel does not say.
 func (p *Process) PIDs() []int {
 	out := []int{p.PID}
-	status, err := p.status()
+	status, err := readStatus(p.root)
 	if err != nil {
 		return out
 	}
@@ -32,7 +32,7 @@ func (p *Process) PIDs() []int {
 // Namespace identifies the namespace of a kind (pid, mnt, user ...) that the process is in, such as "pid:[4026531836]"
 // (namespaces(7)).
 func (p *Process) Namespace(kind string) (string, error) {
-	link, err := os.Readlink(p.root + "/ns/" + kind)
+	link, err := os.Readlink(p.dir() + "/ns/" + kind)
 	if err != nil {
 		return "", p.wrap("read the "+kind+" namespace of", err)
 	}
@@ -49,7 +49,7 @@ func (p *Process) Cgroup() string {
 
 // Cgroups is the control group of the process in each hierarchy, as /proc/PID/cgroup has them. Empty when it cannot be read.
 func (p *Process) Cgroups() string {
-	b, _ := os.ReadFile(p.root + "/cgroup")
+	b, _ := os.ReadFile(p.dir() + "/cgroup")
 	return string(b)
 }
 
@@ -76,7 +76,7 @@ func Inside(pid int) []*Process {
 
 // Environ is the environment that the process was started with, as "NAME=value". What it has set itself since is not in it.
 func (p *Process) Environ() ([]string, error) {
-	f, err := os.Open(p.root + "/environ")
+	f, err := os.Open(p.dir() + "/environ")
 	if err != nil {
 		return nil, p.wrap("read the environment of", err)
 	}

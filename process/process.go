@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,15 +31,16 @@ type Process struct {
 	// StartTime is when it started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
 	StartTime uint64
 
-	root  string // "/proc/PID"
-	ended bool   // it must not be asked for: its number can be another's
+	root   string       // "/proc/PID"
+	ended  bool         // it must not be asked for: its number can be another's
+	living atomic.Int32 // the thread that living found last; 0: none
 }
 
-// Open finds a process. The error wraps ErrNotExist or ErrPermission. A thread id is accepted only when it is that of the
-// whole process.
+// Open finds a process. The error wraps ErrNotExist or ErrPermission; of a process that has ended and is not reaped yet, it also is an
+// EndedError. A thread id is accepted only when it is that of the whole process.
 func Open(pid int) (*Process, error) {
 	p := &Process{PID: pid, root: "/proc/" + strconv.Itoa(pid)}
-	status, err := p.status()
+	status, err := readStatus(p.root)
 	if err != nil {
 		return nil, p.wrap("open", err)
 	}
@@ -48,20 +50,38 @@ func Open(pid int) (*Process, error) {
 	if p.StartTime, err = p.startTime(); err != nil {
 		return nil, p.wrap("open", err)
 	}
+	if state := status["State"]; state != "" && hasEnded(state[0]) && !p.Alive() {
+		parent, _ := strconv.Atoi(status["PPid"])
+		return nil, &EndedError{PID: pid, Name: p.Name(), Parent: parent}
+	}
 	return p, nil
 }
+
+// EndedError is of a zombie: a process that has ended and whose parent has not waited for it yet. It is an ErrNotExist.
+type EndedError struct {
+	PID    int
+	Name   string // as of Process.Name
+	Parent int    // 0: not known
+}
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("pid %d (%s) has ended: it is a zombie, which its parent %d has not waited for", e.PID, e.Name, e.Parent)
+}
+
+// Is implements errors.Is.
+func (e *EndedError) Is(target error) bool { return target == ErrNotExist }
 
 // Ended returns a process that ended before it could be opened: all its methods fail.
 func Ended(pid int) *Process { return &Process{PID: pid, root: "/proc/0", ended: true} }
 
-// Alive reports whether the process still runs: not ended, not a zombie, and not another process under the same PID.
+// Alive reports whether the process still runs: not ended, not a zombie, and not another process under the same PID. A process whose
+// main thread has ended runs on in its other threads.
 func (p *Process) Alive() bool {
-	start, err := p.startTime()
+	state, start, err := readStat(p.root)
 	if err != nil || start != p.StartTime {
 		return false
 	}
-	status, err := p.status()
-	return err == nil && !strings.HasPrefix(status["State"], "Z") && !strings.HasPrefix(status["State"], "X")
+	return !hasEnded(state) || p.thread(state) != p.PID
 }
 
 // Name is the process's command name (at most 15 bytes). It gives itself that: what is not printable is escaped as in Go, so
@@ -79,7 +99,7 @@ const maxCmdline = 256 << 10
 // Cmdline is the command line, at most limit arguments, as the process has written them. Empty for a kernel thread or when it
 // cannot be read.
 func (p *Process) Cmdline(limit int) []string {
-	f, err := os.Open(p.root + "/cmdline")
+	f, err := os.Open(p.dir() + "/cmdline")
 	if err != nil {
 		return nil
 	}
@@ -121,7 +141,7 @@ func (p *Process) UID() (int, error) {
 
 // Exe is the path of the executable as the process's own mount namespace names it.
 func (p *Process) Exe() (string, error) {
-	s, err := os.Readlink(p.root + "/exe")
+	s, err := os.Readlink(p.dir() + "/exe")
 	if err != nil {
 		return "", p.wrap("read exe", err)
 	}
@@ -130,7 +150,7 @@ func (p *Process) Exe() (string, error) {
 
 // Cwd is the working directory of the process as its own mount namespace names it. Empty when it cannot be read.
 func (p *Process) Cwd() string {
-	s, _ := os.Readlink(p.root + "/cwd")
+	s, _ := os.Readlink(p.dir() + "/cwd")
 	return s
 }
 
@@ -159,8 +179,10 @@ func (p *Process) Parent() int {
 	return n
 }
 
-func (p *Process) status() (map[string]string, error) {
-	b, err := os.ReadFile(p.root + "/status")
+func (p *Process) status() (map[string]string, error) { return readStatus(p.dir()) }
+
+func readStatus(dir string) (map[string]string, error) {
+	b, err := os.ReadFile(dir + "/status")
 	if err != nil {
 		return nil, err
 	}
@@ -174,21 +196,28 @@ func (p *Process) status() (map[string]string, error) {
 }
 
 func (p *Process) startTime() (uint64, error) {
-	b, err := os.ReadFile(p.root + "/stat")
+	_, start, err := readStat(p.root)
+	return start, err
+}
+
+// readStat reads the state and the start time, fields 3 and 22 of a stat file (proc(5)).
+func readStat(dir string) (state byte, start uint64, err error) {
+	b, err := os.ReadFile(dir + "/stat")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	// The command name, field 2, may hold spaces and parentheses: count from the last one.
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
-		return 0, fmt.Errorf("malformed stat line of %d bytes", len(b))
+		return 0, 0, fmt.Errorf("malformed stat line of %d bytes", len(b))
 	}
 	const startTimeAfterName = 22 - 3
 	f := strings.Fields(string(b[i+1:]))
 	if len(f) <= startTimeAfterName {
-		return 0, fmt.Errorf("stat line has %d fields behind the name, want more than %d", len(f), startTimeAfterName)
+		return 0, 0, fmt.Errorf("stat line has %d fields after the name, want more than %d", len(f), startTimeAfterName)
 	}
-	return strconv.ParseUint(f[startTimeAfterName], 10, 64)
+	start, err = strconv.ParseUint(f[startTimeAfterName], 10, 64)
+	return f[0][0], start, err
 }
 
 // wrap turns an error about this process into one that says which step failed and matches the sentinels.

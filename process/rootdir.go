@@ -31,7 +31,7 @@ func (p *Process) Root() (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Open(p.root+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(p.dir()+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, p.wrap("open the root directory of", err)
 	}

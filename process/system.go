@@ -23,9 +23,16 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	if p.ended {
 		return 0, p.wrap("read the memory of", unix.ESRCH)
 	}
-	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
-	n, err := unix.ProcessVMReadv(p.PID, local, remote, 0)
+	tid := p.PID
+	if last := p.living.Load(); last != 0 {
+		tid = int(last)
+	}
+	n, err := readMemory(tid, b, addr)
+	if errors.Is(err, unix.ESRCH) { // the thread has ended: another one has the same memory
+		if other := p.Thread(); other != tid {
+			n, err = readMemory(other, b, addr)
+		}
+	}
 	if err != nil {
 		return 0, p.wrap(fmt.Sprintf("read %d bytes at %#x of", len(b), addr), err)
 	}
@@ -33,6 +40,12 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 		return n, io.ErrUnexpectedEOF
 	}
 	return n, nil
+}
+
+func readMemory(tid int, b []byte, addr uint64) (int, error) {
+	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
+	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
+	return unix.ProcessVMReadv(tid, local, remote, 0)
 }
 
 // find finds the file behind a mapping, without opening it (O_PATH of open(2)).

@@ -83,6 +83,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 	}
 	switch p.target.End() {
 	case Running, Stopped:
+		end.Paused = p.target.Paused()
 	case Exited:
 		end.Reason = recording.ReasonExited
 	case Execed:

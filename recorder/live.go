@@ -27,6 +27,7 @@ type ProcessState struct {
 	Totals  heap.Totals
 	Rate    float64 // blocks that were allocated a second, lately
 	Curve   []Sample
+	Paused  string        // as Target.Paused, asked of a process that allocated nothing lately
 	Leaks   *leaks.Report // whether memory grows, as of lately; nil: not known yet, or steps are left off
 }
 
@@ -113,10 +114,14 @@ func (r *Recorder) state() *State {
 	out := &State{Time: time.Now(), Clock: r.source.Now(), Lost: r.source.Lost()}
 	for _, p := range ordered(r.all) {
 		if p.done == nil {
-			out.Processes = append(out.Processes, ProcessState{
+			state := ProcessState{
 				Process: p, Totals: p.heap.Totals(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
 				Leaks: p.Leaks(),
-			})
+			}
+			if state.Rate == 0 {
+				state.Paused = p.target.Paused()
+			}
+			out.Processes = append(out.Processes, state)
 		}
 	}
 	return out

@@ -29,6 +29,7 @@ type madeTarget struct {
 	found   Found
 	end     End
 	ended   bool // the process does not run any more
+	paused  string
 	began   bool
 	lost    uint64
 	over    uint64
@@ -47,6 +48,7 @@ func (t *madeTarget) About() *process.About      { return &t.about }
 func (t *madeTarget) NameNow() string            { return t.about.Name }
 func (t *madeTarget) UID() (int, error)          { return 0, errors.New("none") }
 func (t *madeTarget) Alive() bool                { return !t.ended }
+func (t *madeTarget) Paused() string             { return t.paused }
 func (t *madeTarget) Found() *Found              { return &t.found }
 func (t *madeTarget) Began() bool                { return t.began }
 func (t *madeTarget) End() End                   { return t.end }

@@ -194,7 +194,7 @@ func (p *Process) Answer() *answer.Answer {
 		v := p.done.view
 		p.done.answer = answer.New(&answer.Input{
 			View: v, Now: v, Start: v.Snapshot.First, End: v.Snapshot.Time, Duration: p.end.Sub(p.start), Events: v.Snapshot.Events, Leaks: p.Leaks(),
-			Free: export.FreeMemory(p.done.end),
+			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused,
 		})
 	}
 	return p.done.answer

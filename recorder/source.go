@@ -64,6 +64,8 @@ type Target interface {
 	UID() (int, error)
 	// Alive reports whether the process, or what has become of it, still runs.
 	Alive() bool
+	// Paused says why no thread of it runs now, as process.Pause does; empty: it runs, or has ended.
+	Paused() string
 	// Found describes the attach.
 	Found() *Found
 	// Began reports whether it began while it was traced.
@@ -162,6 +164,7 @@ type Found struct {
 	Unreadable []error  // files through which stacks cannot be followed
 	Multi      bool     // one link has many probes
 	Autograd   error    // why allocations of the backward pass are not named by the lines of forward; nil: they are
+	Paused     string   // why the process did not run at the attach, as Target.Paused; empty: it did
 	Took       time.Duration
 	Attached   uint64 // when the first probe was about to be placed, on the clock of the events
 }

@@ -53,6 +53,8 @@ type Hook struct {
 type End struct {
 	Reason   string        `json:"reason"` // one of the Reasons
 	Duration time.Duration `json:"duration_ns"`
+	// Paused is why no thread of the process ran at the end of the recording, for "pid N was ..."; empty: it ran, or that is not known.
+	Paused string `json:"paused,omitempty"`
 	// NotWritten is events that were not recorded, because of Error.
 	NotWritten uint64 `json:"not_written"`
 	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not

@@ -59,9 +59,10 @@ func (tr *Tracer) hook(probes []*kernel.Probe, in *process.Process) error {
 	return tr.kernel.SetHooks(&tr.probes.Table)
 }
 
-// scope is the process in whose memory probes are placed; nil: in that of each that maps the file.
+// scope is the process in whose memory probes are placed; nil: in that of each that maps the file. The kernel finds the memory by the main
+// thread, so a process whose main thread has ended is found by the kernel side instead, as those of a job are.
 func (tr *Tracer) scope(p *process.Process) *process.Process {
-	if tr.options.Job {
+	if tr.options.Job || p.Leaderless() {
 		return nil
 	}
 	return p

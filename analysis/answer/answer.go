@@ -40,6 +40,7 @@ type Input struct {
 	End   uint64     // likewise
 	// Duration is how long the recording took, as the recorder's clock has it; 0: not known.
 	Duration time.Duration
+	Paused   string // why the process did not run at the end, for "it was ..."; empty: it did, or that is not known
 	Events   uint64 // of the whole recording
 
 	Leaks *leaks.Report // nil: not judged
@@ -63,6 +64,7 @@ type Answer struct {
 	Start    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	End      uint64 // likewise
 	Duration time.Duration
+	Paused   string // as Input.Paused
 	Events   uint64 // of the whole recording
 	Leaks    *leaks.Report
 	Case     *oom.Case // that the answer begins with; nil: no request failed
@@ -123,7 +125,7 @@ type Row struct {
 // New makes the answer.
 func New(in *Input) *Answer {
 	a := &Answer{
-		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
+		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
 		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
 	}
 	if in.OOM != nil {

@@ -33,6 +33,8 @@ type Process struct {
 	Driver     bool     // the GPU driver's library is mapped, or NVML lists the process
 	// Unused: it has PyTorch's allocator, which has no memory so far.
 	Unused bool
+	// Paused says why it does not run: stopped by a signal, held by a debugger, frozen. Empty: it runs.
+	Paused string
 	// Why says what is not known of its memory, and why; empty: all is known.
 	Why string
 	// Workers are processes that were forked from this one after it had used the GPU, which they cannot: data loaders.

@@ -25,6 +25,7 @@ type Dump struct {
 	State   *allocator.State
 	PID     int
 	Command []string  // the command line; empty: not known
+	Paused  string    // why the process does not run; empty: it does
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
 	// Balance has the driver's figures; nil: it was not asked.
 	Balance *balance.Process
@@ -38,6 +39,7 @@ type dumpFile struct {
 	Version int          `json:"version"`
 	PID     int          `json:"pid"`
 	Command []string     `json:"command,omitempty"`
+	Paused  string       `json:"paused,omitempty"`
 	Devices []dumpDevice `json:"devices"`
 	// Unplaced are the driver's figures that belong to none of the devices.
 	Unplaced  []dumpDriver `json:"unplaced,omitempty"`
@@ -169,7 +171,7 @@ type dumpBlock struct {
 
 // WriteDump writes the allocator's map and its figures as one JSON object on one line.
 func WriteDump(w io.Writer, d Dump) error {
-	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, HoldersWhy: d.HoldersWhy, Devices: []dumpDevice{}}
+	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Paused: d.Paused, HoldersWhy: d.HoldersWhy, Devices: []dumpDevice{}}
 	for i := range d.State.Devices {
 		f.Devices = append(f.Devices, newDumpDevice(&d.State.Devices[i], d.Boot))
 	}

@@ -39,6 +39,7 @@ type machineProcess struct {
 	Name       string          `json:"name"`
 	Command    []string        `json:"command"`
 	Frameworks []string        `json:"frameworks"`
+	Paused     string          `json:"paused,omitempty"`
 	Devices    []machineMemory `json:"devices"`
 	Workers    []int           `json:"workers"`
 	Why        *string         `json:"why"`
@@ -73,7 +74,7 @@ func machineProcesses(all []machine.Process) []machineProcess {
 		p := &all[i]
 		row := machineProcess{
 			PID: p.PID, User: textOrNull(p.User), Container: textOrNull(p.Container), Name: p.Name, Command: p.Command,
-			Frameworks: append([]string{}, p.Frameworks...), Devices: []machineMemory{}, Workers: append([]int{}, p.Workers...), Why: textOrNull(p.Why),
+			Frameworks: append([]string{}, p.Frameworks...), Devices: []machineMemory{}, Workers: append([]int{}, p.Workers...), Paused: p.Paused, Why: textOrNull(p.Why),
 		}
 		for _, d := range p.Devices {
 			m := machineMemory{Name: textOrNull(d.Name), Driver: knownBytes(d.Driver), Allocated: knownBytes(d.Allocated), Reserved: knownBytes(d.Reserved)}

@@ -20,6 +20,7 @@ const whoVersion = 1
 type Who struct {
 	Holders *holders.Index
 	Command []string  // the command line; empty: not known
+	Paused  string    // why the process does not run; empty: it does
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
 	// By is the grouping of the rows, and Top how many of them are written; 0: all. The blocks are always written.
 	By  holders.Grouping
@@ -36,6 +37,7 @@ type whoFile struct {
 	Version  int         `json:"version"`
 	PID      int         `json:"pid"`
 	Command  []string    `json:"command,omitempty"`
+	Paused   string      `json:"paused,omitempty"`
 	Python   string      `json:"python,omitempty"`
 	Torch    string      `json:"torch,omitempty"`
 	Time     time.Time   `json:"time"`
@@ -195,7 +197,7 @@ func newWhoFile(w *Who) *whoFile {
 	t := w.Holders.By(w.By, w.Top)
 	c := w.Holders.Completeness()
 	f := &whoFile{
-		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Python: r.Python, Torch: r.Torch,
+		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Paused: w.Paused, Python: r.Python, Torch: r.Torch,
 		Time: w.Boot.Add(time.Duration(r.Time)).UTC(), BootTime: r.Time, Devices: []whoDevice{}, Totals: []whoTotal{},
 		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{},
 		Counts: whoCounts{c.All, c.Some, c.Missing, c.Unknown}, Paths: whoPaths{c.Named, c.Proved},

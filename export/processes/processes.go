@@ -224,6 +224,9 @@ func (m *page) notes() {
 		if n := len(p.Workers); n > 0 {
 			m.wrapped(fmt.Sprintf("pid %d has %s that it forked, such as data loaders: they use no GPU of their own", p.PID, workers(n)))
 		}
+		if p.Paused != "" {
+			m.wrapped(fmt.Sprintf("pid %d is %s", p.PID, p.Paused))
+		}
 		if p.Why != "" {
 			m.wrapped(fmt.Sprintf("pid %d: %s", p.PID, p.Why))
 		}

@@ -42,11 +42,23 @@ func Of(a *answer.Answer) *Text {
 	if a.Case != nil {
 		return outOfMemory(a)
 	}
+	t := ofGrowth(a)
+	if t != nil && a.Paused != "" && a.Events > 0 {
+		t.Notes = append(t.Notes, Note{"paused", "the process was " + a.Paused + " when the recording ended"})
+	}
+	return t
+}
+
+func ofGrowth(a *answer.Answer) *Text {
 	switch r := a.Leaks; {
 	case r == nil:
 		return nil
 	case r.Verdict != leaks.Growing && a.Events == 0:
-		return &Text{Word: Unknown, Text: "nothing was allocated or freed in " + table.Duration(a.Length())}
+		t := &Text{Word: Unknown, Text: "nothing was allocated or freed in " + table.Duration(a.Length())}
+		if a.Paused != "" {
+			t.Text += ": the process was " + a.Paused
+		}
+		return t
 	case r.Verdict == leaks.Growing:
 		return &Text{Word: Growing, Text: growing(a)}
 	case r.Verdict == leaks.Steady:

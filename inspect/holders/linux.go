@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/frameworks"
@@ -65,7 +67,20 @@ func (l *linuxProcess) live(ctx context.Context, mapTimeout time.Duration) (*liv
 	if err != nil {
 		return nil, err
 	}
-	return newLive(m), nil
+	blocks := newLive(m)
+	if blocks.time == 0 { // there is no device whose reading has a time
+		blocks.time = bootTime()
+	}
+	return blocks, nil
+}
+
+// bootTime is CLOCK_BOOTTIME, nanoseconds; 0 where it cannot be read.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0
+	}
+	return uint64(ts.Nano())
 }
 
 // abi implements system.
@@ -102,7 +117,12 @@ func (l *linuxProcess) asleep() asleep {
 	for _, tid := range tids {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.PID, tid))
 		state, switches, ok := switchesIn(string(b))
-		if err != nil || !ok || !strings.HasPrefix(state, "S") { // D can be a read into its memory
+		switch {
+		case err != nil || !ok || state == "":
+			return nil
+		case strings.ContainsRune("ZX", rune(state[0])): // it has ended
+			continue
+		case !strings.ContainsRune("STt", rune(state[0])): // D can be a read into its memory
 			return nil
 		}
 		out[tid] = switches

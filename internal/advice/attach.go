@@ -47,6 +47,9 @@ func explainAttach(err error, pid int) error {
 // noProcess says that there is no such process, or of which one it is a thread.
 func noProcess(err error, pid int) error {
 	text := fmt.Sprintf("no process %d", pid)
+	if ended := new(process.EndedError); errors.As(err, &ended) {
+		text = ended.Error()
+	}
 	if owner := threadOf(pid); owner != 0 {
 		text = fmt.Sprintf("%d is a thread of process %d: use -p %d", pid, owner, owner)
 	}

@@ -135,6 +135,9 @@ func (c *Console) Attached(p *recorder.Process) {
 	}
 	f := p.Found()
 	c.say("  %s %s · %s · %s · %d functions hooked", p.Who(), p.Command(), f.PythonLine(), f.TorchLine(), f.Functions())
+	if f.Paused != "" {
+		c.say("  %s is %s", p.Who(), f.Paused)
+	}
 }
 
 func (c *Console) banner(p *recorder.Process) {
@@ -143,7 +146,11 @@ func (c *Console) banner(p *recorder.Process) {
 	if f.Multi {
 		how = "uprobe_multi"
 	}
-	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), process.KernelRelease(), how, f.Memory)
+	paused := ""
+	if f.Paused != "" {
+		paused = ", " + f.Paused
+	}
+	c.say("gputrace %s · pid %d %s%s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), paused, process.KernelRelease(), how, f.Memory)
 	driver, devices := p.Driver()
 	c.say("  %s", strings.Join(append([]string{f.PythonLine(), f.TorchLine(), f.DriverLine(driver)}, devices...), " · "))
 	title := "hooked"

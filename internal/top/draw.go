@@ -79,9 +79,16 @@ const headerHeight = 5
 
 // header says what is traced, how its memory adds up, and the verdict.
 func (m *Model) header(s *Screen) []string {
-	names := make([]string, 0, len(s.Processes))
+	names, paused := make([]string, 0, len(s.Processes)), ""
 	for _, p := range s.Processes {
 		names = append(names, fmt.Sprintf("pid %d %s", p.PID, p.Name))
+		if p.Paused != "" && paused == "" {
+			how, _, _ := strings.Cut(p.Paused, " (") // as short as the line is
+			paused = styleWarn.Render(fmt.Sprintf("pid %d is %s", p.PID, how))
+		}
+	}
+	if paused != "" { // it is why nothing moves
+		names = append([]string{paused}, names...)
 	}
 	lost := styleDim.Render("lost 0")
 	if s.Lost > 0 {

@@ -99,7 +99,7 @@ func (l *Live) screen(ctx context.Context, state *recorder.State) *Screen {
 		}
 		parts = append(parts, Part{
 			Peak:    l.peaks[pid],
-			Process: Process{PID: pid, Name: p.Process.Script()}, View: v, Totals: &v.Snapshot.Totals, Leaks: p.Leaks,
+			Process: Process{PID: pid, Name: p.Process.Script(), Paused: p.Paused}, View: v, Totals: &v.Snapshot.Totals, Leaks: p.Leaks,
 			Joined: joined[pid], Driver: l.driver[pid], Phases: spans,
 		})
 	}

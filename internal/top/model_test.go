@@ -44,7 +44,7 @@ func made(second int) *Screen {
 	used := uint64(bytes) + 700<<20
 	rest := int64(100 << 20)
 	return &Screen{
-		Time: time.Unix(int64(second), 0), Elapsed: float64(second), Rate: 15041, Processes: []Process{{48211, "train.py --layers 12"}},
+		Time: time.Unix(int64(second), 0), Elapsed: float64(second), Rate: 15041, Processes: []Process{{PID: 48211, Name: "train.py --layers 12"}},
 		Memory: Memory{
 			Allocated: n(uint64(bytes)), Cached: n(500 << 20), Other: 100 << 20, Used: &used, Unexplained: &rest, Capacity: n(24 << 30),
 			Peak: n(uint64(peak)),
@@ -333,6 +333,15 @@ func TestWriteScreen(t *testing.T) {
 	require.NotContains(t, text, "q quit")
 	press(m, "w")
 	require.Contains(t, ansi.Strip(m.draw()), "exists already")
+}
+
+// A process that does not run is named as such at the beginning of the first line.
+func TestPaused(t *testing.T) {
+	m, _ := model(t, 2)
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+	require.True(t, strings.HasPrefix(ansi.Strip(m.draw()), "pid 48211 train.py"), m.draw())
+	m.history[len(m.history)-1].Processes[0].Paused = "stopped by a signal (kill -CONT 48211 continues it)"
+	require.True(t, strings.HasPrefix(ansi.Strip(m.draw()), "pid 48211 is stopped by a signal, "), m.draw())
 }
 
 // Nothing breaks on a strange terminal or without a screen.

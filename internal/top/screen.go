@@ -56,6 +56,8 @@ type HeldAt struct {
 type Process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"` // "rank 0 (pid 4821)", or the command line
+	// Paused says why it does not run: stopped by a signal, held by a debugger, frozen. Empty: it runs.
+	Paused string `json:"paused,omitempty"`
 }
 
 // Memory is how the memory of all processes adds up, bytes. nil is unknown.

@@ -134,6 +134,7 @@ func (c *candidate) known() bool {
 	if !loaded && !c.out.Driver {
 		return false
 	}
+	c.out.Paused = c.process.Paused().String()
 	container := c.process.Container()
 	c.out.Container = container.String()
 	for _, f := range frameworks.Of(c.process, c.maps) {

@@ -138,6 +138,7 @@ func (l *live) arrive(t traced) {
 	n := &target{inspector: newInspector(l.ctx, t.Process(), l.driver), source: l, traced: t}
 	n.files, _ = t.Process().Root() // nil: not readable
 	n.cwd = t.About().Cwd
+	n.paused = n.Paused()
 	l.arrived = append(l.arrived, n)
 	l.looks[uint32(n.PID())] = n.first
 }
@@ -248,6 +249,7 @@ type target struct {
 	source *live
 	traced traced
 	cwd    string        // at the attach
+	paused string        // then
 	files  *process.Root // also when it has ended; nil: they cannot be read
 }
 
@@ -260,6 +262,8 @@ func (t *target) UID() (int, error) { return t.process.UID() }
 func (t *target) NameNow() string { return t.process.Name() }
 
 func (t *target) Alive() bool { return t.process.Alive() }
+
+func (t *target) Paused() string { return t.process.Paused().String() }
 
 func (t *target) Began() bool { return t.traced.Began() }
 
@@ -295,7 +299,7 @@ func (t *target) Found() *recorder.Found {
 	out := &recorder.Found{
 		Python: f.Python, PythonErr: f.PythonErr, NoPython: errors.Is(f.PythonErr, tracer.ErrNoPython), Autograd: f.Autograd, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
 		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,
-		Took: f.Took, Attached: f.Attached,
+		Paused: t.paused, Took: f.Took, Attached: f.Attached,
 	}
 	at := map[string]int{}
 	for _, p := range f.Probes {

@@ -29,7 +29,7 @@ type Run struct{ Addr, Pages uint64 }
 
 // PresentRuns lists the present pages of the heap regions, by address.
 func PresentRuns(p *process.Process, regions []Region) (runs []Run, notes []string, err error) {
-	f, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/pagemap")
+	f, err := os.Open("/proc/" + strconv.Itoa(p.Thread()) + "/pagemap")
 	if errors.Is(err, fs.ErrPermission) { // the file is its user's own (proc(5))
 		err = fmt.Errorf("%w: %w: it takes root or, for another user's process, CAP_DAC_READ_SEARCH", process.ErrPermission, err)
 	}
