@@ -96,6 +96,11 @@ func (s *Search) table() (*Table, error) {
 	case on == nil:
 		return &Table{}, nil
 	}
+	if s.survey.inPart(on) {
+		if t, err := s.tracked(); t != nil || err != nil {
+			return t, err
+		}
+	}
 	out := &Table{Source: on.mark.source, On: on.mark.name(s.rules.library, s.trace.Stack), first: 1, end: s.trace.Last()}
 	if on.mark.source != SourcePeriod {
 		out.begins = on.times
@@ -109,6 +114,48 @@ func (s *Search) table() (*Table, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("count steps: %w", err)
+	}
+	return out, nil
+}
+
+// inPart reports whether a candidate was entered in a part of all events only: there may be other loops before it, or behind.
+func (s *survey) inPart(on *candidate) bool {
+	if s.chosen != "" {
+		return false
+	}
+	return s.silent(on) || float64(on.first) > silence*on.mean+lookAfter
+}
+
+// tracked is the steps of several loops one after the other, as a Tracker recognises them; nil: there is one loop.
+func (s *Search) tracked() (*Table, error) {
+	t := NewTracker(&Rules{Library: s.rules.library}, s.trace.Stack)
+	out := &Table{first: 1, end: s.trace.Last()}
+	number, whole := 0, true
+	take := func(begins []Begin) {
+		if len(begins) == 0 {
+			return
+		}
+		if t.Numbering() != number {
+			number = t.Numbering()
+			first := begins[0].Step
+			whole = whole && first <= len(out.begins)+1
+			out.Before = ""
+			if first > 1 {
+				out.Before = out.Source
+			}
+			out.loop, out.begins = first, out.begins[:min(len(out.begins), first-1)]
+			out.Source, out.On = t.Source(), t.On()
+		}
+		for _, b := range begins {
+			out.begins = append(out.begins, b.Time)
+		}
+	}
+	if err := s.trace.Events(func(e *event.Event) { take(t.See(e, nil)) }); err != nil {
+		return nil, fmt.Errorf("follow the loops: %w", err)
+	}
+	take(t.Complete(nil))
+	if !whole || out.loop <= 1 {
+		return nil, nil
 	}
 	return out, nil
 }

@@ -27,6 +27,8 @@ type place struct {
 	parent uint64
 	depth  int
 	within uint64 // allocations below it
+	rounds int    // between how many entries of the loop's line it was entered
+	round  int    // entries of that when it was last
 }
 
 // loops finds the places that are entered again and again. What it keeps depends on the number of stacks and threads.
@@ -36,6 +38,7 @@ type loops struct {
 	paths   map[event.StackID][]*place // root first
 	at      map[uint32][]*place        // of a thread: the path of its last allocation
 	all     uint64                     // allocations with a path
+	line    *place                     // of the loop that was found; nil: none was
 	fresh   []*candidate               // entered with the last event
 }
 
@@ -59,11 +62,49 @@ func (l *loops) see(e *event.Event, n uint64, keep int) []*candidate {
 		p.within++
 		if same = same && i < len(before) && before[i] == p; !same {
 			p.enter(n, e.Time, keep)
+			l.count(p)
 			l.fresh = append(l.fresh, &p.candidate)
 		}
 	}
 	l.at[e.TID] = path
 	return l.fresh
+}
+
+// count counts a line of the function of the loop that was found, in the round that runs.
+func (l *loops) count(p *place) {
+	if l.line != nil && p.beside(l.line) && (p.rounds == 0 || p.round != l.line.entries) {
+		p.rounds, p.round = p.rounds+1, l.line.entries
+	}
+}
+
+// beside reports whether a place is a line of the same call of a function.
+func (p *place) beside(q *place) bool {
+	return p.parent == q.parent && p.mark.file == q.mark.file && p.mark.function == q.mark.function
+}
+
+// follow counts from now on which lines are in the rounds of a loop.
+func (l *loops) follow(c *candidate) {
+	l.line = l.places[c.mark.place]
+	for _, p := range l.places {
+		p.rounds = 0
+	}
+}
+
+// inside reports whether a thread is in a line of a candidate's function that was in its loop before.
+func (l *loops) inside(c *candidate) bool {
+	if l == nil || l.places[c.mark.place] == nil {
+		return false
+	}
+	line := l.places[c.mark.place]
+	for _, path := range l.at {
+		if len(path) <= line.depth {
+			continue
+		}
+		if at := path[line.depth]; at == line || at.beside(line) && at.rounds >= minEntries {
+			return true
+		}
+	}
+	return false
 }
 
 // path is the places of a stack. A stack can become known after its first event.

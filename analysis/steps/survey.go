@@ -18,6 +18,12 @@ type candidate struct {
 	mean, m2 float64 // of the intervals: mean, and sum of squares of the differences to it
 	before   int     // backward passes when it was first entered
 	until    int     // and when it was last
+	first    uint64  // position of the first entry
+	longest  uint64  // allocations between two entries, the most
+
+	cycles int // of a backward pass: between how many entries of optimizers it was entered
+	cycle  int // entries of optimizers when it was last
+	other  int // of an optimizer: backward passes since its last entry that are not of its loop
 
 	times []uint64 // of the first entries, as far as they are kept
 	whole bool     // times has all of them
@@ -76,7 +82,10 @@ func (c *candidate) enter(at, time uint64, keep int) {
 	if c.whole {
 		c.times = append(c.times, time)
 	}
-	if c.entries > 0 {
+	if c.entries == 0 {
+		c.first = at
+	} else {
+		c.longest = max(c.longest, at-c.last)
 		x := float64(at - c.last)
 		d := x - c.mean
 		c.mean += d / float64(c.entries)
@@ -105,6 +114,7 @@ type survey struct {
 	loops       *loops
 	within      map[uint32]position // of a thread
 	backwards   int                 // entries of backward passes
+	optimized   int                 // entries of optimizers
 	allocations uint64              // so far
 	keep        int                 // times of entries of a mark
 	keepStacks  int                 // of a stack that recurs
@@ -182,8 +192,13 @@ func (s *survey) pass(e *event.Event) *candidate {
 }
 
 func (s *survey) enter(c *candidate, time uint64) {
-	if c.mark.source == SourceBackward {
+	switch c.mark.source {
+	case SourceBackward:
 		s.backwards++
+		s.cycle(c)
+	case SourceOptimizer:
+		s.optimized++
+		c.other = 0
 	}
 	if c.entries == 0 {
 		c.before = s.backwards
@@ -191,6 +206,24 @@ func (s *survey) enter(c *candidate, time uint64) {
 	c.until = s.backwards
 	c.enter(s.allocations, time, s.keep)
 }
+
+// cycle counts a backward pass in the cycle of optimizers that runs. One that was in few is of another loop than theirs.
+func (s *survey) cycle(c *candidate) {
+	if c.cycles == 0 || c.cycle != s.optimized {
+		c.cycles, c.cycle = c.cycles+1, s.optimized
+	}
+	if c.ofLoop() {
+		return
+	}
+	for _, o := range s.candidates {
+		if o.mark.source == SourceOptimizer {
+			o.other++
+		}
+	}
+}
+
+// ofLoop reports whether a backward pass is in the loop of an optimizer: however many of them a step has, they begin none.
+func (c *candidate) ofLoop() bool { return c.mark.source == SourceBackward && c.cycles >= minEntries }
 
 func (s *survey) recur(e *event.Event) *candidate {
 	c := s.recurring[e.Stack]
@@ -279,9 +312,26 @@ func (s *survey) isWithinStep(c *candidate) bool {
 // silence is how many mean intervals without an entry end the choice of what may have been of the beginning only.
 const silence = 16
 
-// silent says that a candidate was not entered for long.
+// silent says that a candidate was not entered for long. A step of it that goes on for long, where it was before, is not silence.
 func (s *survey) silent(c *candidate) bool {
-	return float64(s.allocations-c.last) > silence*c.mean+lookAfter
+	if float64(s.allocations-c.last) <= silence*c.mean+lookAfter {
+		return false
+	}
+	return !s.loops.inside(c)
+}
+
+// over reports whether a loop with an optimizer, or with backward passes, has ended: it was silent for longer than ever before, and so were the
+// backward passes of its steps.
+func (s *survey) over(c *candidate) bool {
+	if !s.silent(c) || s.allocations-c.last <= 2*c.longest {
+		return false
+	}
+	for _, b := range s.candidates {
+		if b.ofLoop() && float64(s.allocations-b.last) <= silence*b.mean+lookAfter {
+			return false
+		}
+	}
+	return true
 }
 
 // recurrence is what a step begins with where nothing marks one.
@@ -296,7 +346,11 @@ func (s *survey) recurrence() *candidate {
 // steps cannot be seen, and another one that comes later does not stand for it.
 func (s *survey) throughout(optimizer *candidate) bool {
 	passes := s.backwards/optimizer.entries + 2 // of a step, about
-	return optimizer.before <= passes && s.backwards-optimizer.until <= passes
+	since := s.backwards - optimizer.until
+	if optimizer.marked { // each of its steps is seen: a step can have any number of passes
+		since = min(since, optimizer.other)
+	}
+	return optimizer.before <= passes && since <= passes
 }
 
 // best is the candidate of a source that was entered most often, of the program's own lines if there are any; of two that alternate,

@@ -7,9 +7,11 @@ import "sort"
 // Table is the steps of a recording, by the times at which they begin. Steps are numbered from 1. The zero value has none.
 type Table struct {
 	Source Source // by what they were recognised; empty: there are none
+	Before Source // by what those of an earlier loop were recognised; empty: there is none
 	On     string // the line or function that a step begins with; of SourcePeriod, the line that recurs
 
 	first  int      // number of the first step of begins
+	loop   int      // number of the first step of the loop that runs at the end; 0: first
 	begins []uint64 // CLOCK_BOOTTIME nanoseconds, ascending
 	end    uint64   // of the recording
 }
@@ -60,10 +62,15 @@ func (t *Table) Span(step int) (from, to uint64, ok bool) {
 	return t.begins[i], t.begins[i+1] - 1, true
 }
 
-// Period is the mean length of a complete step, nanoseconds; 0: not known.
+// Loop is the number of the first step of the loop that runs at the end, which Source and On are of; 0: there is none. Steps before it are of loops
+// that have ended.
+func (t *Table) Loop() int { return max(t.loop, t.First()) }
+
+// Period is the mean length of a complete step of the loop that runs at the end, nanoseconds; 0: not known.
 func (t *Table) Period() float64 {
-	if t.Count() == 0 {
+	of := t.begins[max(0, min(t.Loop()-t.first, len(t.begins))):]
+	if len(of) < 2 {
 		return 0
 	}
-	return float64(t.begins[len(t.begins)-1]-t.begins[0]) / float64(t.Count())
+	return float64(of[len(of)-1]-of[0]) / float64(len(of)-1)
 }

@@ -17,6 +17,10 @@ const (
 	// keptTimes is of how many entries of a mark the times are kept, and keptRecurring of how many of a stack, until one is chosen.
 	keptTimes     = 4096
 	keptRecurring = 32
+	// lateEntries is how often a line must recur to take the place of a mark whose loop has ended, and lateShare the part of all allocations,
+	// one in so many, that must have been made since then.
+	lateEntries = 100
+	lateShare   = 4
 	// lookAfter is after how many allocations it is first looked for a stack that recurs, and lookShare after which part of all again.
 	lookAfter = 64
 	lookShare = 8
@@ -37,6 +41,11 @@ type Tracker struct {
 	since   uint64     // allocations when it was last found that nothing begins steps any more
 	wait    uint64     // allocations from then on before it is looked again
 	late    []late     // events that wait, in their order
+	base    int        // steps of loops that have ended, before the first of the one that runs
+	ended   uint64     // time of the last of them
+	last    uint64     // time at which the latest step began
+	offset  int        // steps before the first entry of the mark that is chosen
+	strong  bool       // a mark was chosen that no line that recurs takes the place of while it lasts
 }
 
 // late is what a survey sees of an event.
@@ -60,7 +69,15 @@ func NewTracker(r *Rules, resolve func(event.StackID) *event.Stack) *Tracker {
 func (t *Tracker) reset() {
 	t.survey.forgetRecurring()
 	t.wait *= 2
+	t.endLoop()
 	t.chosen, t.since, t.next = nil, t.survey.allocations, t.survey.allocations+t.wait
+}
+
+// endLoop goes on to another loop, whose steps have the numbers behind those of the one that has ended. One of few steps was none.
+func (t *Tracker) endLoop() {
+	if t.chosen != nil && t.Step()-t.base >= manyEntries {
+		t.base, t.ended = t.Step(), t.last
+	}
 }
 
 // Begin is a step that has begun.
@@ -107,6 +124,7 @@ func (t *Tracker) see(e *event.Event, out []Begin) []Begin {
 	entered, recurs := t.survey.see(e)
 	if t.survey.torch && !torch && t.chosen != nil && t.chosen.mark.source == SourcePeriod {
 		t.reset() // it is of memory that PyTorch does not hand out
+		t.base, t.ended = 0, 0
 	}
 	before := t.chosen
 	switch {
@@ -115,6 +133,7 @@ func (t *Tracker) see(e *event.Event, out []Begin) []Begin {
 	case len(recurs) > 0:
 		t.lookFor()
 	}
+	t.lookOn()
 	c := t.chosen
 	switch {
 	case c == nil:
@@ -122,24 +141,46 @@ func (t *Tracker) see(e *event.Event, out []Begin) []Begin {
 	case c != before:
 		out = t.begin(e, out)
 		t.survey.forgetStacks()
-		return out
 	case c == entered || slices.Contains(recurs, c):
-		return append(out, Begin{c.entries, e.Time})
+		out = append(out, Begin{t.Step(), e.Time})
+	default:
+		return out
 	}
+	t.last = out[len(out)-1].Time
 	return out
+}
+
+// lookOn looks for what recurs once a loop with an optimizer or backward passes has ended.
+func (t *Tracker) lookOn() {
+	s := t.survey
+	if t.chosen == nil || !s.marksOnly || s.chosen != "" || s.allocations < t.next {
+		return
+	}
+	t.next = s.allocations + lookAfter
+	s.marksOnly = !s.over(t.chosen)
 }
 
 // begin is the steps of a choice that was just made.
 func (t *Tracker) begin(e *event.Event, out []Begin) []Begin {
 	c := t.chosen
 	t.number++
-	t.first = c.entries
-	if !c.whole {
-		return append(out, Begin{c.entries, e.Time})
+	times := []uint64{e.Time}
+	if c.whole {
+		times = c.times
+		for len(times) > 1 && times[0] <= t.ended {
+			times = times[1:]
+		}
+		t.offset = t.base + len(times) - c.entries
+	} else {
+		t.offset = 0
+		if t.base > 0 {
+			t.offset = t.base + 1 - c.entries
+		}
 	}
-	for i, time := range c.times {
-		out = append(out, Begin{i + 1, time})
+	for i, time := range times {
+		out = append(out, Begin{t.Step() - len(times) + 1 + i, time})
 	}
+	t.first = t.Step()
 	return out
 }
 
@@ -150,6 +191,10 @@ func (t *Tracker) consider(c *candidate) {
 		for _, other := range t.survey.candidates {
 			other.alone = 0
 		}
+		if !c.mark.source.weak() && !t.survey.marksOnly { // its loop goes on after all
+			t.survey.marksOnly = true
+			t.survey.forgetRecurring()
+		}
 	case old == nil || old.mark.source.weak():
 		if c.entries >= firstEntries || c.mark.source == SourceChosen && c.entries >= minEntries {
 			t.choose(t.survey.choose())
@@ -159,8 +204,10 @@ func (t *Tracker) consider(c *candidate) {
 			t.choose(c) // of several passes each
 		}
 	case c.mark.source.weak():
+	case c.ofLoop() && old.marked && old.mark.source == SourceOptimizer:
 	default:
 		if c.alone++; c.alone >= t.others(old, c) {
+			t.endLoop()
 			t.choose(c)
 		}
 	}
@@ -182,8 +229,15 @@ func (t *Tracker) lookFor() {
 	}
 	t.next = s.allocations + max(lookAfter, (s.allocations-t.since)/lookShare)
 	switch c := t.chosen; {
+	case c == nil && t.base > 0:
+		t.choose(s.loops.loop(manyEntries))
 	case c == nil:
 		t.choose(s.recurrence())
+	case !c.mark.source.weak():
+		if o := s.loops.loop(lateEntries); o != nil && s.over(c) && lateShare*(s.allocations-c.last) >= s.allocations {
+			t.endLoop()
+			t.choose(o)
+		}
 	case s.silent(c):
 		t.reset() // it was of the beginning, say
 	case c.mark.source == SourcePeriod:
@@ -199,7 +253,15 @@ func (t *Tracker) choose(c *candidate) {
 		return
 	}
 	s := t.survey
+	switch {
+	case c.mark.source.weak():
+	case !t.strong: // what recurred before was no loop of the program's, or another one
+		t.strong, t.base, t.ended = true, 0, 0
+	case t.chosen != nil && t.chosen.mark.source.weak():
+		t.endLoop()
+	}
 	t.chosen = c
+	s.loops.follow(c)
 	if s.marksOnly = !c.mark.source.weak(); s.marksOnly {
 		s.forgetRecurring()
 	}
@@ -219,7 +281,7 @@ func (t *Tracker) Step() int {
 	if t.chosen == nil {
 		return 0
 	}
-	return t.chosen.entries
+	return t.offset + t.chosen.entries
 }
 
 // Since is the number of the step in which this numbering was chosen.
