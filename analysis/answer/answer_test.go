@@ -64,10 +64,10 @@ func TestGrowingRows(t *testing.T) {
 	rows, rest, total := g.rows()
 	require.EqualValues(t, 12143, total)
 	require.Len(t, rows, 1)
-	require.EqualValues(t, 1000, rows[0].Bytes)
+	require.EqualValues(t, 1003, rows[0].Bytes)
 	require.EqualValues(t, 200, rows[0].Inferred)
 	require.InDelta(t, 2000, rows[0].Rate, 1e-9)
-	require.Equal(t, []Sum{{"other", 7110}, {"parameters", 4003}, {"before attach", 30}}, rest)
+	require.Equal(t, []Sum{{"other", 7110}, {"parameters", 4000}, {"before attach", 30}}, rest)
 	a := New(in)
 	require.EqualValues(t, 200, a.Since)
 	require.InDelta(t, 2000, a.Rate, 1e-9)
@@ -94,6 +94,12 @@ func TestCourse(t *testing.T) {
 	require.EqualValues(t, 3, f.exit(100), "what there is between steps goes on from there")
 	require.EqualValues(t, 2, f.exit(0), "without steps the last allocation")
 	require.EqualValues(t, 2, f.exit(1000))
+	f.levels = []level{{low: 50}, {low: 150}}
+	require.EqualValues(t, 2, f.exit(100), "of what grows, all that the last step left")
+	f.levels[1].low = 30
+	require.EqualValues(t, 4, f.exit(20), "of what shrinks too")
+	f.levels[1].low = 200
+	require.EqualValues(t, 3, f.exit(100), "less than that came back")
 }
 
 // TestExitHalf: the program has freed everything when less than half of it stayed.

@@ -3,6 +3,7 @@
 package answer
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -93,18 +94,24 @@ func (f *Follower) See(e *event.Event) {
 	}
 }
 
-// exit is the last moment at which as much was in use as between steps, or without steps the last allocation. 0: what was in use stayed.
+// exit is the last moment at which as much was in use as in the last step, which has the most where memory grows; else as between steps, or without
+// steps the last allocation. 0: what was in use stayed.
 func (f *Follower) exit(between uint64) uint64 {
-	least := between
-	if least == 0 {
-		least = f.last.bytes
-	}
-	if 2*f.sums.Sum() >= least {
+	enough := []uint64{cmp.Or(between, f.last.bytes)}
+	if 2*f.sums.Sum() >= enough[0] {
 		return 0
 	}
-	for _, m := range slices.Backward(f.tail) {
-		if m.bytes >= least {
-			return m.time
+	if n := len(f.levels); n > 0 {
+		enough = []uint64{f.levels[n-1].low, enough[0]}
+	}
+	for _, least := range enough {
+		for _, m := range slices.Backward(f.tail) {
+			if m.bytes >= least {
+				return m.time
+			}
+		}
+		if f.last.bytes >= least {
+			break
 		}
 	}
 	return f.last.time

@@ -121,7 +121,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
 			continue
 		}
-		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && !known[phases.Category(e.Category)] && elementsOf(holder, f.Holder) {
+		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && elementsOf(holder, f.Holder) {
 			return f
 		}
 		if slices.Contains(f.Stacks, e.StackID) {

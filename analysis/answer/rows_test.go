@@ -202,7 +202,7 @@ func TestFindingOfEntry(t *testing.T) {
 		{"before the attach, in the list", before(""), "kept[3]", 1},
 		{"before the attach, of an element", before(""), "kept[3].grad", -1},
 		{"before the attach, held by nothing known", before(""), "", -1},
-		{"before the attach, parameters", before("parameters"), "kept[3]", -1},
+		{"before the attach, parameters in the list", before("parameters"), "kept[3]", 1},
 	} {
 		got := g.finding(&c.entry, c.holder)
 		if c.want < 0 {
