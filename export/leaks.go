@@ -143,10 +143,11 @@ func (s *Source) libraries() []string {
 func leakOptions(in *Source) *leaks.Options {
 	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
 	driver, _ := in.driverAtEnd()
-	o.Free = FreeOf(driver)
+	o.Free, o.Size = FreeOf(driver), SizeOf(driver)
 	if in.End == nil {
 		return o
 	}
+	o.Ended = hasEnded(in.End)
 	if in.End.Held != nil {
 		o.HolderOf = func(b *heap.Block) string {
 			held, _ := in.Trace.Holder(b)
@@ -168,16 +169,37 @@ func FreeMemory(end *recording.End) map[event.Device]uint64 {
 	return FreeOf(driverOf(end))
 }
 
+// SizeMemory is all memory of each device, bytes, where that is known.
+func SizeMemory(end *recording.End) map[event.Device]uint64 { return SizeOf(driverOf(end)) }
+
+// Ended reports whether a recording ended because its program did.
+func Ended(end *recording.End) bool { return hasEnded(end) }
+
 // FreeOf is what the driver says is in use by nobody, bytes, by device.
 func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
+	return byDevice(whileInUse(driver), func(d *figures.DriverUse) uint64 {
+		if uint64(d.All) > uint64(d.Total) {
+			return event.Unknown
+		}
+		return figures.Sub(uint64(d.Total), uint64(d.All))
+	})
+}
+
+// SizeOf is the memory of each device, bytes.
+func SizeOf(driver []figures.DriverUse) map[event.Device]uint64 {
+	return byDevice(driver, func(d *figures.DriverUse) uint64 { return uint64(d.Total) })
+}
+
+// byDevice is a figure of each device for which it is known.
+func byDevice(driver []figures.DriverUse, of func(d *figures.DriverUse) uint64) map[event.Device]uint64 {
 	out := map[event.Device]uint64{}
-	for _, d := range whileInUse(driver) {
-		free := figures.Sub(uint64(d.Total), uint64(d.All))
-		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
+	for i := range driver {
+		n := of(&driver[i])
+		if driver[i].Device < 0 || n == event.Unknown {
 			continue
 		}
 		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
-			out[event.Device{Type: kind, Index: int8(d.Device)}] = free
+			out[event.Device{Type: kind, Index: int8(driver[i].Device)}] = n
 		}
 	}
 	return out

@@ -280,14 +280,15 @@ func TestAskForHolders(t *testing.T) {
 	require.Nil(t, g.answers, "it may be a queue that fills")
 }
 
-// TestReadFree: what is left of the devices is read where something grows, and again after a minute.
+// TestReadFree: what is left of the devices is read once, and where something grows, again after a minute.
 func TestReadFree(t *testing.T) {
 	now := time.Now()
 	g := growing(t, 1000)
 	g.process.target.(*madeTarget).memory = &Memory{Driver: []figures.DriverUse{{Used: 5, Total: 100, All: 40}}}
 	g.readFree(now)
 	require.NotNil(t, g.reading)
-	require.EqualValues(t, 60, (<-g.reading)[cuda0])
+	r := <-g.reading
+	require.EqualValues(t, []uint64{60, 100}, []uint64{r.free[cuda0], r.size[cuda0]})
 	g.reading = nil
 	g.readFree(now.Add(readAgain - 1))
 	require.Nil(t, g.reading)
@@ -297,6 +298,10 @@ func TestReadFree(t *testing.T) {
 	g = growing(t, 1000)
 	g.report.Findings = nil
 	g.readFree(now)
+	require.NotNil(t, g.reading, "what grows later is weighed by it")
+	<-g.reading
+	g.reading = nil
+	g.readFree(now.Add(readAgain))
 	require.Nil(t, g.reading, "nothing grows")
 }
 

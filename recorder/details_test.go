@@ -59,14 +59,14 @@ func TestGrewSince(t *testing.T) {
 func TestGrowthReceives(t *testing.T) {
 	p := begun(t, &madeTarget{pid: 7}, nil)
 	g := p.growth
-	g.answers, g.reading = make(chan holdersAnswer, 1), make(chan map[event.Device]uint64, 1)
+	g.answers, g.reading = make(chan holdersAnswer, 1), make(chan *rooms, 1)
 	g.answers <- holdersAnswer{joined: &view.Joined{}}
-	g.reading <- map[event.Device]uint64{cuda0: 5}
+	g.reading <- &rooms{free: map[event.Device]uint64{cuda0: 5}}
 	g.receive()
 	g.receive()
 	require.Nil(t, g.answers)
 	require.Nil(t, g.reading)
-	require.Equal(t, map[event.Device]uint64{cuda0: 5}, g.free)
+	require.Equal(t, map[event.Device]uint64{cuda0: 5}, g.rooms.free)
 }
 
 // TestScanOver: who asks when the scans are over gets an answer, and so does who waits when they end.

@@ -14,8 +14,10 @@ import (
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/recording"
 )
 
 const (
@@ -42,12 +44,19 @@ type growth struct {
 	said    map[string]*said      // findings that were announced, by name
 	limited map[event.Device]bool // of which it was said when they are full, by all that grows on them
 	answers chan holdersAnswer
-	read    time.Time                    // when holders were last asked for
-	asked   []leaks.Finding              // of which, as they were then
-	free    map[event.Device]uint64      // bytes of each device that nobody used, when that was last read; nil: not yet
-	reading chan map[event.Device]uint64 // nil: it is not being read
-	freed   time.Time                    // when it was last read
-	held    [][]leaks.Holder             // readings, the latest last
+	read    time.Time        // when holders were last asked for
+	asked   []leaks.Finding  // of which, as they were then
+	rooms   *rooms           // of the devices, when they were last read; nil: not yet
+	reading chan *rooms      // nil: they are not being read
+	freed   time.Time        // when they were last read
+	held    [][]leaks.Holder // readings, the latest last
+}
+
+// rooms are bytes of each device: what nobody uses, and all.
+type rooms struct{ free, size map[event.Device]uint64 }
+
+func roomsOf(driver []figures.DriverUse) *rooms {
+	return &rooms{export.FreeOf(driver), export.SizeOf(driver)}
 }
 
 // said is a finding that was announced.
@@ -92,9 +101,9 @@ func (g *growth) step() {
 	}
 	g.judge()
 	g.next = at + max(judgeEvery, uint64(judgeShare*time.Since(now)))
+	g.readFree(now)
 	g.announce()
 	g.ask(now)
-	g.readFree(now)
 }
 
 // judge makes the report of now.
@@ -102,7 +111,11 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	g.report = g.watch.Report(&leaks.Options{Library: library, Earlier: g.held, Free: g.free})
+	o := &leaks.Options{Library: library, Earlier: g.held}
+	if g.rooms != nil {
+		o.Free, o.Size = g.rooms.free, g.rooms.size
+	}
+	g.report = g.watch.Report(o)
 }
 
 // sure is the findings that are certain enough to be announced: what was seen of a few periods can be a queue that fills.
@@ -169,17 +182,18 @@ func (g *growth) ask(now time.Time) {
 	g.process.scans.request(g.answers)
 }
 
-// readFree has what is left of the devices read where something grows, now and then.
+// readFree has what is left of the devices read: once, because growth is weighed by it, and then now and then where something grows.
 func (g *growth) readFree(now time.Time) {
-	if g.reading != nil || !g.freed.IsZero() && now.Sub(g.freed) < readAgain || len(g.sure()) == 0 {
+	again := now.Sub(g.freed) >= readAgain && len(g.report.Findings) > 0
+	if g.reading != nil || !g.freed.IsZero() && !again {
 		return
 	}
-	g.reading, g.freed = make(chan map[event.Device]uint64, 1), now
+	g.reading, g.freed = make(chan *rooms, 1), now
 	p, answer := g.process, g.reading
 	go func() {
 		ctx, cancel := context.WithTimeout(p.ctx, totalsTimeout)
 		defer cancel()
-		answer <- export.FreeOf(p.readMemory(ctx).Driver)
+		answer <- roomsOf(p.readMemory(ctx).Driver)
 	}()
 }
 
@@ -196,7 +210,7 @@ func (g *growth) grewSince(f leaks.Finding) bool {
 // receive takes the holders, and what is left of the devices, once they were read.
 func (g *growth) receive() {
 	select {
-	case g.free = <-g.reading:
+	case g.rooms = <-g.reading:
 		g.reading = nil
 		g.judge()
 		g.announce()
@@ -236,8 +250,9 @@ func (g *growth) hold(j *view.Joined) {
 }
 
 // conclude makes the last report, with what is known at the end, and says it.
-func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) string {
-	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held, Free: free}
+func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
+	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held}
+	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)
 	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)
 	g.watch.Complete(g.process.heap.Blocks)

@@ -76,7 +76,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	end := p.describeEnd(p.balance(now, view), hits)
 	end.Memory.Stats = now.Stats
 	if p.growth != nil {
-		end.Verdict = p.growth.conclude(joined, export.FreeMemory(end))
+		end.Verdict = p.growth.conclude(joined, end)
 	}
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)

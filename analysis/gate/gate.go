@@ -18,9 +18,11 @@ type Rules struct {
 	MaxPeak   *uint64  // the most bytes that a device of a process has in use at any moment
 	MaxGrowth *float64 // the most bytes that the memory grows by each step
 	NoLeaks   bool     // nothing grows from step to step
-	NoOOM     bool     // no request is refused
-	Baseline  bool     // the peak is compared with Input.Baseline, by line and category
-	Tolerance float64  // how much more than the baseline's is allowed, as a part of that: 0.05
+	// LeakTolerance is the most bytes that a line may grow by each step with NoLeaks; nil: what leaks.Tolerance allows.
+	LeakTolerance *float64
+	NoOOM         bool    // no request is refused
+	Baseline      bool    // the peak is compared with Input.Baseline, by line and category
+	Tolerance     float64 // how much more than the baseline's is allowed, as a part of that: 0.05
 }
 
 // Any reports whether there is a rule.
@@ -90,8 +92,9 @@ type Result struct {
 	Found []Found
 	// Leaks is the verdict that the rule is of; nil: it is of none.
 	Leaks *leaks.Report
-	// Tolerance is that of the baseline.
-	Tolerance float64
+	// Tolerance is that of the baseline, and LeakTolerance that of leaks, bytes a step; nil: leaks.Tolerance.
+	Tolerance     float64
+	LeakTolerance *float64
 }
 
 // By is how much more was measured than is allowed; 0 for a rule that is met, NaN where that is not known.
@@ -247,7 +250,7 @@ func callOf(e *view.Row) view.Call {
 // judgeGrowth compares what all findings grow by together.
 func judgeGrowth(rules *Rules, in *Input) Result {
 	out := Result{Rule: MaxGrowth, Status: Passed, Bound: *rules.MaxGrowth, Leaks: in.Leaks}
-	out.Found = findings(in.Leaks)
+	out.Found = findings(in.Leaks.Findings, in.Leaks.Notes)
 	for i := range out.Found {
 		out.Measured += out.Found[i].Measured
 	}
@@ -260,11 +263,16 @@ func judgeGrowth(rules *Rules, in *Input) Result {
 	return out
 }
 
-// judgeLeaks counts findings.
-func judgeLeaks(_ *Rules, in *Input) Result {
-	out := Result{Rule: NoLeaks, Status: Passed, Leaks: in.Leaks, Found: findings(in.Leaks), Measured: float64(len(in.Leaks.Findings))}
+// judgeLeaks counts findings, or with a tolerance all lines that grow by more.
+func judgeLeaks(rules *Rules, in *Input) Result {
+	out := Result{Rule: NoLeaks, Status: Passed, Leaks: in.Leaks, LeakTolerance: rules.LeakTolerance}
+	out.Found = findings(in.Leaks.Findings)
+	if most := rules.LeakTolerance; most != nil {
+		out.Found = slices.DeleteFunc(findings(in.Leaks.Findings, in.Leaks.Notes), func(f Found) bool { return f.Measured <= *most })
+	}
+	out.Measured = float64(len(out.Found))
 	switch {
-	case len(in.Leaks.Findings) > 0:
+	case len(out.Found) > 0:
 		out.Status = Failed
 	case unclear(in.Leaks):
 		out.Status, out.Measured = Unknown, math.NaN()
@@ -277,10 +285,9 @@ func unclear(r *leaks.Report) bool {
 	return len(r.Findings) == 0 && (r.Verdict == leaks.Unclear || r.Steps.Source == "" || r.Steps.Count < leaks.MinSteps)
 }
 
-func findings(r *leaks.Report) []Found {
+func findings(all ...[]leaks.Finding) []Found {
 	var out []Found
-	for i := range r.Findings {
-		f := &r.Findings[i]
+	for _, f := range pointers(all) {
 		grown := f.Requested
 		if math.IsNaN(grown) {
 			grown = f.Bytes
@@ -288,6 +295,16 @@ func findings(r *leaks.Report) []Found {
 		out = append(out, Found{
 			Kind: OfLine, Line: view.Call{Name: f.Name(), Func: f.Function, File: f.File, Line: f.Line}, Measured: grown, Finding: f,
 		})
+	}
+	return out
+}
+
+func pointers(all [][]leaks.Finding) []*leaks.Finding {
+	var out []*leaks.Finding
+	for _, some := range all {
+		for i := range some {
+			out = append(out, &some[i])
+		}
 	}
 	return out
 }

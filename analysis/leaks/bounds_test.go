@@ -289,74 +289,95 @@ func TestLoading(t *testing.T) {
 	require.InDelta(t, 10*(5+100*(minRises+1)), r.Needed(), 1e-9)
 }
 
-// TestTurnover: the blocks from before the attach that are freed are counted by size class, also those that were not known.
+// TestTurnover: the blocks from before the attach that are freed are counted with their size, also those that were not known.
 func TestTurnover(t *testing.T) {
 	freed := func(size uint64) *event.Event {
 		return &event.Event{Kind: event.KindFree, Layer: event.LayerTorch, PID: 7, Size: size, Time: 5}
 	}
-	key := func(class uint8) sizeKey { return sizeKey{place{event.LayerTorch, event.Device{}, 7}, class} }
 	tr := &turnover{}
-	left := func(class uint8) int64 {
-		if s := tr.left[key(class)]; s != nil {
-			return s.live.blocks
+	left := func() []int64 {
+		var out []int64
+		for _, x := range tr.recent {
+			require.True(t, x.older)
+			require.Equal(t, sizeKey{place{event.LayerTorch, event.Device{}, 7}, sizeClass(uint64(x.bytes))}, x.size)
+			out = append(out, x.bytes)
 		}
-		return 0
+		return out
 	}
-	tr.see(freed(512), 1)
-	require.Zero(t, left(9), "a block may leave with it")
-	tr.freed(liveBlock(1, 512, nil), 5, 1)
-	tr.see(&event.Event{Kind: event.KindAlloc}, 1)
-	require.Zero(t, left(9), "it was known, and not from before")
-	tr.see(freed(512), 1)
-	tr.see(freed(event.Unknown), 1)
-	require.EqualValues(t, 1, left(9), "no block left with it")
-	tr.settle(1)
-	require.EqualValues(t, 1, left(9))
+	tr.see(freed(512), nil)
+	require.Empty(t, left(), "a block may leave with it")
+	tr.freed(liveBlock(1, 512, nil), 5, nil)
+	tr.see(&event.Event{Kind: event.KindAlloc}, nil)
+	require.Empty(t, left(), "it was known, and not from before")
+	tr.see(freed(512), nil)
+	tr.see(freed(event.Unknown), nil)
+	require.Equal(t, []int64{512}, left(), "no block left with it")
+	tr.settle(nil)
+	require.Equal(t, []int64{512}, left())
 	before := func(b *heap.Block) { b.Origin = heap.OriginBefore }
-	tr.freed(liveBlock(1, 513, before), 6, 2)
-	require.EqualValues(t, 1, left(10))
-	tr.freed(liveBlock(1, 513, func(b *heap.Block) { before(b); b.Layer = event.LayerDevice }), 6, 2)
-	tr.freed(liveBlock(1, event.Unknown, before), 6, 2)
+	tr.freed(liveBlock(1, 513, before), 6, nil)
+	require.Equal(t, []int64{512, 513}, left())
+	tr.freed(liveBlock(1, 513, func(b *heap.Block) { before(b); b.Layer = event.LayerDevice }), 6, nil)
+	tr.freed(liveBlock(1, event.Unknown, before), 6, nil)
 	other := freed(512)
 	other.Layer = event.LayerDevice
-	tr.see(other, 2)
-	tr.settle(2)
-	require.EqualValues(t, []int64{1, 1}, []int64{left(9), left(10)})
-	require.Len(t, tr.recent, 2)
-	tr.restart(func(time uint64) int { return int(time) })
-	require.Equal(t, 5, tr.left[key(9)].step)
-	require.Equal(t, 6, tr.left[key(10)].step)
-	require.Zero(t, tr.since(key(11), 0, 9))
-	require.Zero(t, tr.since(key(9), 100, 9))
-	require.EqualValues(t, 1, tr.since(key(9), 0, 9))
-
+	tr.see(other, nil)
+	tr.settle(nil)
+	require.Equal(t, []int64{512, 513}, left())
 	for range 3 * keptDepartures {
-		tr.freed(liveBlock(1, 512, before), 9, 9)
+		tr.freed(liveBlock(1, 512, before), 9, nil)
 		require.LessOrEqual(t, len(tr.recent), 2*keptDepartures)
 	}
 	require.GreaterOrEqual(t, len(tr.recent), keptDepartures)
 }
 
-// TestWithoutTurnover: a size class of which three quarters replaced blocks from before the attach is left out.
-func TestWithoutTurnover(t *testing.T) {
-	rise := func(blocks, bytes int64, base int) risen {
-		r := risen{place: place{event.LayerTorch, event.Device{}, 7}}
-		r.rise, r.base = floor{blocks, bytes, bytes}, base
-		return r
+// TestReplaced: a block that leaves a pool is taken from the line whose block came right before it or right after, and never from one that has no more
+// than at first.
+func TestReplaced(t *testing.T) {
+	d := newDetector(nil, resolveNone)
+	old := departure{size: sizeKey{place{event.LayerTorch, event.Device{}, 7}, 9}, bytes: 512, older: true}
+	addr := uint64(0)
+	alloc := func(stack event.StackID) *site {
+		addr++
+		b := liveBlock(addr, 512, func(b *heap.Block) { b.Stack = stack })
+		d.allocated(b)
+		_, s := d.find(b)
+		return s
 	}
-	for left, want := range map[int]int{0: 3, 8: 3, 9: 1} {
-		d := newDetector(nil, resolveNone)
-		d.step = 10
-		for range left {
-			d.turnover.freed(liveBlock(1, 512, func(b *heap.Block) { b.Origin = heap.OriginBefore }), 1, 5)
-		}
-		got := d.withoutTurnover([]risen{rise(8, 8*512, 2), rise(4, 4*512, 3), rise(4, 4*1024, 2)})
-		require.Len(t, got, want, "%d of 12", left)
+	pause := func(n uint64) { d.order += n }
+	d.departed(old)
+	one, two := alloc(1), alloc(2)
+	d.goTo(1, 1)
+	require.Zero(t, one.lent, "in the first step nothing is known of a line")
+	d.goTo(2, 2)
+	lent := func(after func()) [2]int64 {
+		x, y := one.lent.blocks, two.lent.blocks
+		after()
+		return [2]int64{one.lent.blocks - x, two.lent.blocks - y}
 	}
-	r := rise(3, 3*700, 0)
-	require.EqualValues(t, 10, r.size().class)
-	r = rise(0, -5, 0)
-	require.Zero(t, r.size().class)
+	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); pause(5); alloc(2) }), "right before")
+	require.Equal(t, [2]int64{0, 1}, lent(func() { alloc(1); pause(5); d.departed(old); alloc(2) }), "right after")
+	require.Equal(t, [2]int64{0, 1}, lent(func() {
+		alloc(1)
+		pause(5)
+		d.departed(old)
+		d.goTo(3, 3)
+		alloc(2)
+	}), "in the next step")
+	require.Equal(t, [2]int64{0, 0}, lent(func() {
+		d.departed(departure{size: sizeKey{old.size.place, 10}, bytes: 1024})
+		alloc(1)
+	}), "another size")
+	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); d.goTo(6, 6); d.departed(old) }), "the first, once its step is over")
+	live := one.live.blocks
+	for range 100 {
+		d.departed(old)
+		d.goTo(d.step+2, 9)
+	}
+	d.decideAll()
+	require.Equal(t, []int64{0, 0}, []int64{one.live.blocks, two.live.blocks}, "no more than was there, %d", live)
+	require.Empty(t, d.leaving)
+	require.Equal(t, one.line.live.blocks, one.live.blocks)
 }
 
 // TestSizeClass: sizes are kept apart by the power of two that they fit in.

@@ -64,6 +64,9 @@ type site struct {
 	series
 	source      *source
 	line, total *series // of its line and its device
+	latest      uint64  // allocations and frees before its latest allocation
+	active      int     // step of that
+	stretches   int     // of steps in which it allocated
 }
 
 // recentSites is how many sites are found without a map.
@@ -99,6 +102,9 @@ type detector struct {
 	level    *level
 	slopes   slopes
 	turnover *turnover
+	sizes    map[sizeKey][]*site // by the bytes of their first block
+	leaving  []leaving
+	order    uint64 // allocations and frees so far
 
 	classifier *phases.Classifier  // nil, as ends is: phases are not followed
 	ends       *phases.Ends[*site] // where blocks are freed
@@ -108,7 +114,7 @@ func newDetector(library []string, resolve func(event.StackID) *event.Stack) *de
 	return &detector{
 		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{}, recent: make([]recentSite, recentSites),
 		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
-		unsized: map[heap.BlockKey]bool{}, level: &level{}, turnover: &turnover{},
+		unsized: map[heap.BlockKey]bool{}, level: &level{}, turnover: &turnover{}, sizes: map[sizeKey][]*site{},
 	}
 }
 
@@ -146,6 +152,14 @@ func (d *detector) allocated(b *heap.Block) {
 	s.add(d.step, f)
 	s.line.add(d.step, f)
 	s.total.add(d.step, f)
+	d.order++
+	if s.stretches == 0 || d.step-s.active > longLived {
+		s.stretches++
+	}
+	s.latest, s.active = d.order, d.step
+	if len(d.leaving) > 0 {
+		d.replaced(sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, s)
+	}
 }
 
 // goTo goes on to a step that began at a time.
@@ -162,6 +176,9 @@ func (d *detector) freed(b *heap.Block) {
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
 		s.countGone(d.step)
 		s.line.countGone(d.step)
+		if d.leaves(s) && b.Layer == event.LayerTorch && b.Size != event.Unknown {
+			d.departed(departure{size: sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, bytes: int64(b.Size)})
+		}
 	}
 }
 
@@ -177,6 +194,7 @@ func (d *detector) removed(b *heap.Block) *site {
 		return nil
 	}
 	f, s := d.find(b)
+	d.order++
 	s.remove(d.step, f)
 	s.line.remove(d.step, f)
 	s.total.remove(d.step, f)
@@ -205,18 +223,20 @@ func (d *detector) find(b *heap.Block) (floor, *site) {
 	f, k := d.key(b)
 	at := &d.recent[(uint64(k.stack)^uint64(k.class))%recentSites]
 	if at.site == nil || at.key != k {
-		*at = recentSite{k, d.lookUp(k)}
+		*at = recentSite{k, d.lookUp(k, b.Size)}
 	}
 	return f, at.site
 }
 
-// lookUp is the site with a key.
-func (d *detector) lookUp(k siteKey) *site {
+// lookUp is the site with a key, and a block of a size.
+func (d *detector) lookUp(k siteKey, bytes uint64) *site {
 	s := d.sites[k]
 	if s == nil {
 		from := d.source(k.stack)
 		s = &site{source: from, line: entry(d.lines, lineKey{k.place, from.line}), total: entry(d.totals, k.place)}
 		d.sites[k] = s
+		size := sizeKey{k.place, sizeClass(bytes)}
+		d.sizes[size] = append(d.sizes[size], s)
 	}
 	return s
 }

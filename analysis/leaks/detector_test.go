@@ -59,8 +59,10 @@ func TestBoundedMemory(t *testing.T) {
 	long, large := size(1_000_000)
 	require.Less(t, large, small+16<<10, "a million steps take what ten thousand do")
 	for steps, d := range map[int]*detector{10_000: short, 1_000_000: long} {
-		found := d.findings(&Steps{Count: steps, Last: steps, Period: 1e6}, &Options{Free: map[event.Device]uint64{cuda: 1 << 30}})
+		of, o := &Steps{Count: steps, Last: steps, Period: 1e6}, &Options{Free: map[event.Device]uint64{cuda: 1 << 30}}
+		found := d.findings(of, o)
 		require.Len(t, found, 1)
+		fill(found, of, o)
 		f := found[0]
 		require.Equal(t, "train.py:20 main", f.Name())
 		require.Equal(t, Leak, f.Kind)

@@ -33,7 +33,11 @@ func (s *series) byChance(base int) bool {
 // deviation of the root of 2n, if they come and go by themselves.
 func (s *series) isChance(left []floor, from int) bool {
 	end := len(left) - 1
-	rise, freed := float64(left[end].blocks-left[from].blocks), float64(s.gone.grew(from, end))
+	return isChance(float64(left[end].blocks-left[from].blocks), float64(s.gone.grew(from, end)))
+}
+
+// isChance says that of a rise while a number of blocks were freed.
+func isChance(rise, freed float64) bool {
 	return rise < pureRise*freed && rise*rise < certainRise*certainRise*2*freed
 }
 

@@ -22,6 +22,10 @@ type Options struct {
 	Library []string
 	// Free is what of each device is not in use by anybody at the end of the recording, bytes. nil or missing: not known.
 	Free map[event.Device]uint64
+	// Size is all memory of each device, bytes. nil or missing: not known.
+	Size map[event.Device]uint64
+	// Ended reports that the program has ended: no device will be full.
+	Ended bool
 	// Holders names what holds the blocks of sites at the end; nil: not known. It counts where HolderOf names nothing.
 	Holders []Holder
 	// HolderOf says the same of single blocks; nil: not known. Live is the blocks of now, which only a Watch needs.
@@ -92,6 +96,10 @@ type Report struct {
 	Steps   Steps
 	// Findings are what grows, the most bytes each step first.
 	Findings []Finding
+	// Notes are what grows so slowly that it will never matter, the most bytes first. They do not change the verdict.
+	Notes []Finding
+	// Past are what grew in a loop that has ended, where another one runs now.
+	Past []Finding
 	// Suspect is what may grow, where there are no findings: at a period of which too few were seen. nil: there is nothing.
 	Suspect *Finding
 }
@@ -129,6 +137,7 @@ type Finder struct {
 	options  *Options
 	steps    Steps
 	detector *detector // nil: there are no steps
+	past     []Finding // of loops that have ended
 }
 
 // NewFinder is a finder that has seen nothing. o may be nil.
@@ -138,51 +147,83 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	}
 	f := &Finder{trace: t, table: table, options: o}
 	f.steps = Steps{
-		Count: table.Count(), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(), base: max(0, table.First()-1),
+		Count: max(0, table.Last()-table.Loop()), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(),
+		base: max(0, table.First()-1),
 	}
 	if table.Source != "" {
-		f.detector = newDetector(o.Library, t.Stack)
-		f.detector.classifier = t.Classifier()
-		f.detector.ends = phases.NewEnds[*site](f.detector.classifier)
+		f.detector = f.newDetector()
 	}
 	return f
 }
 
+func (f *Finder) newDetector() *detector {
+	d := newDetector(f.options.Library, f.trace.Stack)
+	d.classifier = f.trace.Classifier()
+	d.ends = phases.NewEnds[*site](d.classifier)
+	return d
+}
+
+// begin judges the loops that have ended, and begins to follow the one that runs at the end with what is in use then.
+func (f *Finder) begin(live iter.Seq[heap.Block]) {
+	first, loop := f.table.First(), f.table.Loop()
+	from, _, _ := f.table.Span(first)
+	to, _, _ := f.table.Span(loop)
+	before := Steps{Count: loop - first, Last: loop - 1, Source: f.table.Before, Period: float64(to-from) / float64(loop-first), base: f.steps.base}
+	f.past = judge(f.detector, before, &Options{Library: f.options.Library}, false).Findings
+	d := f.newDetector()
+	*d.level = *f.detector.level
+	d.level.restart()
+	for b := range live {
+		d.allocated(&b)
+	}
+	f.detector, f.steps.base = d, loop-1
+}
+
 // Visitor is what the replay calls.
 func (f *Finder) Visitor() *view.Visitor {
-	d := f.detector
-	if d == nil {
+	if f.detector == nil {
 		return &view.Visitor{}
 	}
 	return &view.Visitor{
-		Before: func(e *event.Event, _ *heap.Heap) {
-			if step := max(0, f.table.At(e.Time)-f.steps.base); step != d.step {
-				d.goTo(step, e.Time)
-			}
-			d.ends.See(e)
-			d.level.see(e, d.step)
-			d.slopes.see(e, d.step)
-			d.turnover.see(e, d.step)
-		},
-		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
+		Before:    f.before,
+		Allocated: func(b *heap.Block, _ *event.Event) { f.detector.allocated(b) },
 		Freed: func(b *heap.Block, e *event.Event, time uint64) {
+			d := f.detector
 			d.ended(b, e)
-			d.turnover.freed(b, time, d.step)
+			d.turnover.freed(b, time, d)
 			d.freed(b)
 		},
-		Moved: d.moved,
+		Moved: func(from, to *heap.Block) { f.detector.moved(from, to) },
 		Done: func(h *heap.Heap) {
-			d.turnover.settle(d.step)
+			f.detector.turnover.settle(f.detector)
 			if f.options.HolderOf != nil {
-				d.hold(h.Blocks(), f.options.HolderOf)
+				f.detector.hold(h.Blocks(), f.options.HolderOf)
 			}
 		},
 	}
 }
 
+// before takes the next event before it is applied.
+func (f *Finder) before(e *event.Event, h *heap.Heap) {
+	at := f.table.At(e.Time)
+	if loop := f.table.Loop(); at >= loop && f.steps.base < loop-1 {
+		f.begin(h.Blocks())
+	}
+	d := f.detector
+	if step := max(0, at-f.steps.base); step != d.step {
+		d.goTo(step, e.Time)
+	}
+	d.ends.See(e)
+	d.level.see(e, d.step)
+	d.slopes.see(e, d.step)
+	d.turnover.see(e, d)
+}
+
 // Report is the verdict, when all was replayed.
 func (f *Finder) Report() *Report {
-	return judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
+	r := judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
+	r.Past = f.past
+	return r
 }
 
 // judge is the verdict on what a detector has seen, which goes on afterwards. nil: there were no steps.
@@ -191,7 +232,9 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading()
 	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
-		r.Findings = d.findings(&r.Steps, o)
+		r.Findings, r.Notes = weigh(d.findings(&r.Steps, o), &r.Steps, o)
+		fill(r.Findings, &r.Steps, o)
+		fill(r.Notes, &r.Steps, o)
 		if len(r.Findings) == 0 {
 			r.Suspect = d.suspect(&r.Steps, o)
 		}

@@ -119,7 +119,6 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			all = append(all, risen{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)})
 		}
 	}
-	all = d.withoutTurnover(all)
 	d.nameForwards(all)
 	groups := map[lineKey][]risen{}
 	for _, r := range all {
@@ -130,7 +129,6 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range groups {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
-	fill(out, steps, o)
 	prove(out, d.resolve, o)
 	order(out)
 	return out
@@ -140,6 +138,10 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 func lineTrend(s *series) (trend, bool) {
 	if t, ok := s.blockTrend(); ok {
 		return t, true
+	}
+	if t, ok, saw := s.sawtooth(requestedOf, looseRises); saw {
+		t.linear = false
+		return t, ok
 	}
 	if t, ok := s.trend(blocksOf, true); ok && !s.byChance(t.base) {
 		t.linear = false
@@ -242,6 +244,9 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 
 // fill says of findings when their device is full: what is free on it is there for all that grows on it.
 func fill(all []Finding, steps *Steps, o *Options) {
+	if o.Ended {
+		return
+	}
 	growth := map[event.Device]float64{} // bytes a step
 	for i := range all {
 		if f := &all[i]; f.Layer != event.LayerHost {

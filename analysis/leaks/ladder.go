@@ -24,6 +24,7 @@ func (s *series) climb(step int, f floor) {
 	if step > warmUp {
 		s.top = max(s.top, f.blocks)
 		s.fall = max(s.fall, s.top-f.blocks)
+		s.teeth.see(step, f)
 	}
 	for n := len(s.rungs); n > 0 && s.rungs[n-1].blocks > f.blocks; n-- {
 		step = s.rungs[n-1].step // what is left of it was there then
@@ -85,12 +86,15 @@ func (s *series) periodic(rises, share int) (trend, bool) {
 	latest := s.latest()
 	return trend{
 		linear: true, period: gap, step: over(last.minus(run[1].floor), last.step-run[1].step), first: first, rise: rise,
-		live: latest[len(latest)-1], periods: (s.step - first) / gap, base: base,
+		live: latest[len(latest)-1].plus(s.lent), periods: (s.step - first) / gap, base: base,
 	}, true
 }
 
 // blockTrend judges the blocks of a site.
 func (s *series) blockTrend() (trend, bool) {
+	if t, ok, saw := s.sawtooth(blocksOf, minTroughs); saw {
+		return t, ok
+	}
 	t, ok := s.trend(blocksOf, false)
 	if !ok {
 		t, ok = s.periodic(minRises, spanShare)
@@ -116,7 +120,7 @@ func (d *detector) suspect(steps *Steps, o *Options) *Finding {
 		}
 		d.learn(k.stack, s.source)
 		r := risen{t, k.place, s.source.line, s.source, k, s.source.stack}
-		if len(d.withoutExchange(d.withoutTurnover([]risen{r}))) == 0 {
+		if len(d.withoutExchange([]risen{r})) == 0 {
 			continue
 		}
 		if best == nil || r.rise.bytes > best.rise.bytes || r.rise.bytes == best.rise.bytes && k.stack < best.site.stack {

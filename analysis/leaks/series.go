@@ -41,7 +41,9 @@ type series struct {
 	rungs   []rung
 	top     int64   // most blocks that survived a step after the warm-up
 	fall    int64   // the largest fall from there, in blocks
+	teeth   teeth   // after the warm-up
 	gone    *series // how many were freed long after their step, a count that only rises; nil: none
+	lent    floor   // what left a pool that this fills, and was another's: it is not in live, but in use
 }
 
 // add counts blocks in a step.

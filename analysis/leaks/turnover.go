@@ -3,25 +3,29 @@
 package leaks
 
 import (
+	"slices"
+
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
-// turnover counts the blocks from before the attach that are freed, by the size class of their bytes. A full cache of a process replaces
-// them one by one: its lines rise only because what left was allocated unseen. The zero value has seen nothing.
+// turnover finds the blocks that leave a pool which another line fills now: those from before the attach, and those of a line that allocated in one
+// stretch only, such as the one that filled a queue at first. A pool replaces them one by one, and grows by the difference. The zero value has
+// seen nothing.
 type turnover struct {
-	left    map[sizeKey]*series // each is a count that only rises
-	pending event.Event         // a free with which no block has left yet; Kind is 0 where there is none
-	recent  []departure         // the latest, for steps that are numbered anew
+	pending event.Event // a free with which no block has left yet; Kind is 0 where there is none
+	recent  []departure // the latest from before the attach, for steps that are numbered anew
 }
 
-// keptDepartures is how many of the latest are kept at least.
+// keptDepartures is how many of the latest are kept at least, and of those that wait at most.
 const keptDepartures = 1 << 10
 
-// departure is a block from before the attach that was freed.
+// departure is a block that left a pool.
 type departure struct {
-	time uint64 // CLOCK_BOOTTIME nanoseconds
-	size sizeKey
+	time  uint64 // CLOCK_BOOTTIME nanoseconds
+	size  sizeKey
+	bytes int64
+	older bool // from before the attach
 }
 
 // sizeKey is a size class of a layer of a device.
@@ -30,98 +34,112 @@ type sizeKey struct {
 	class uint8 // power of two of the block's bytes, rounded up
 }
 
-// see takes the next event, before it is applied, in a step: when the one before was a free and no block left with it, that one was not known.
-func (t *turnover) see(e *event.Event, step int) {
-	t.settle(step)
+// see takes the next event, before it is applied: when the one before was a free and no block left with it, that one was not known.
+func (t *turnover) see(e *event.Event, d *detector) {
+	t.settle(d)
 	if e.Kind == event.KindFree && e.Layer == event.LayerTorch && e.Size != event.Unknown {
 		t.pending = *e
 	}
 }
 
 // settle counts the free that waits.
-func (t *turnover) settle(step int) {
+func (t *turnover) settle(d *detector) {
 	if e := &t.pending; e.Kind == event.KindFree {
-		t.count(departure{e.Time, sizeKey{place{e.Layer, e.Device, e.PID}, sizeClass(e.Size)}}, step)
+		t.count(departure{e.Time, sizeKey{place{e.Layer, e.Device, e.PID}, sizeClass(e.Size)}, int64(e.Size), true}, d)
 	}
 	t.pending.Kind = 0
 }
 
-// freed takes a block that leaves the live set at a time and in a step.
-func (t *turnover) freed(b *heap.Block, time uint64, step int) {
+// freed takes a block that leaves the live set at a time.
+func (t *turnover) freed(b *heap.Block, time uint64, d *detector) {
 	t.pending.Kind = 0
 	if b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore && b.Size != event.Unknown {
-		t.count(departure{time, sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}}, step)
+		t.count(departure{time, sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, int64(b.Size), true}, d)
 	}
 }
 
-func (t *turnover) count(d departure, step int) {
-	if t.left == nil {
-		t.left = map[sizeKey]*series{}
-	}
+func (t *turnover) count(x departure, d *detector) {
 	if len(t.recent) == 2*keptDepartures {
 		t.recent = append(t.recent[:0], t.recent[keptDepartures:]...)
 	}
-	t.recent = append(t.recent, d)
-	entry(t.left, d.size).add(step, floor{blocks: 1})
-}
-
-// restart counts anew what has left, in the steps that stepAt has for times that ascend.
-func (t *turnover) restart(stepAt func(time uint64) int) {
-	recent := t.recent
-	t.left, t.recent = nil, nil
-	for _, d := range recent {
-		t.count(d, stepAt(d.time))
+	t.recent = append(t.recent, x)
+	if d != nil {
+		d.departed(x)
 	}
 }
 
-// since is how many blocks of a size class have left since a window began, after the warm-up.
-func (t *turnover) since(k sizeKey, window, step int) int64 {
-	s := t.left[k]
-	if s == nil {
-		return 0
-	}
-	s.advance(step)
-	if window >= len(s.windows) {
-		return 0
-	}
-	return s.live.blocks - s.windows[window].blocks
+// leaving is a departure of which it is not decided which line has replaced the block.
+type leaving struct {
+	departure
+	at     uint64 // allocations and frees before it
+	step   int
+	before *site // that may have: the one that allocated last
 }
 
-// turnoverShare is the part of what rises in a size class that must have replaced blocks from before the attach to be left out.
-const turnoverShare = 0.75
-
-// withoutTurnover is what rises, without the size classes in which as many blocks from before the attach were freed meanwhile.
-func (d *detector) withoutTurnover(all []risen) []risen {
-	if len(d.turnover.left) == 0 {
-		return all
-	}
-	type rise struct {
-		blocks int64
-		base   int
-	}
-	rises := map[sizeKey]*rise{}
-	for i := range all {
-		k := all[i].size()
-		r := rises[k]
-		if r == nil {
-			r = &rise{base: all[i].base}
-			rises[k] = r
-		}
-		r.blocks += all[i].rise.blocks
-		r.base = min(r.base, all[i].base)
-	}
-	var out []risen
-	for i := range all {
-		k := all[i].size()
-		r := rises[k]
-		if float64(d.turnover.since(k, r.base, d.step)) < turnoverShare*float64(r.blocks) {
-			out = append(out, all[i])
+// departed takes a block that left a pool.
+func (d *detector) departed(x departure) {
+	d.decideAll()
+	out := leaving{departure: x, at: d.order, step: d.step}
+	for _, s := range d.sizes[x.size] {
+		if s.fills() && (out.before == nil || s.latest > out.before.latest) {
+			out.before = s
 		}
 	}
-	return out
+	if len(d.leaving) < keptDepartures {
+		d.leaving = append(d.leaving, out)
+	}
 }
 
-// size is the size class of the blocks that a series rose by.
-func (r *risen) size() sizeKey {
-	return sizeKey{r.place, sizeClass(uint64(max(0, r.rise.bytes) / max(1, r.rise.blocks)))}
+// fills reports whether more of a site is in use than at first: it can be what fills a pool.
+func (s *site) fills() bool {
+	return s.windows != nil && s.live.blocks > s.windows[0].blocks
 }
+
+// replaced decides departures of a size with a block of a site that was just allocated: what replaces a block is allocated right before it is
+// freed, or right after.
+func (d *detector) replaced(k sizeKey, s *site) {
+	d.decideAll()
+	if !s.fills() {
+		return
+	}
+	d.leaving = slices.DeleteFunc(d.leaving, func(x leaving) bool {
+		if x.size != k {
+			return false
+		}
+		if x.before != nil && x.before.fills() && x.at-x.before.latest <= d.order-x.at {
+			x.before.lend(d.step, &x.departure)
+		} else {
+			s.lend(d.step, &x.departure)
+		}
+		return true
+	})
+}
+
+// decideAll decides the departures of steps that are over.
+func (d *detector) decideAll() {
+	d.leaving = slices.DeleteFunc(d.leaving, func(x leaving) bool {
+		if d.step-x.step < 2 {
+			return false
+		}
+		if x.before != nil && x.before.fills() {
+			x.before.lend(d.step, &x.departure)
+		}
+		return true
+	})
+}
+
+// lend takes a block that left a pool from what its site has.
+func (s *site) lend(step int, x *departure) {
+	f := floor{1, s.live.requested / max(1, s.live.blocks), x.bytes}
+	for _, to := range []*series{&s.series, s.line} {
+		to.remove(step, f)
+		to.lent = to.lent.plus(f)
+		to.countGone(step)
+	}
+	if x.older {
+		s.total.remove(step, f)
+	}
+}
+
+// leaves reports whether a block of a site that is freed has left a pool which another line fills: the site allocated in one stretch of steps, long ago.
+func (d *detector) leaves(s *site) bool { return s.stretches == 1 && d.step-s.active >= longLived }

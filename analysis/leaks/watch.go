@@ -28,6 +28,8 @@ type Watch struct {
 	since     steps.Begin   // the first step of the numbering that was seen to begin
 	last      steps.Begin   // the last one
 	begins    []steps.Begin // not fetched yet
+	source    steps.Source  // of the numbering
+	past      []Finding     // of the loop before
 }
 
 // NewWatch is a watch of a process without events. resolve is as event.Source's Stack.
@@ -54,9 +56,8 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	had := len(w.begins)
 	w.begins = w.tracker.See(e, w.begins)
 	w.step(had, live)
-	step := w.stepNow()
-	w.level.see(e, step)
-	w.turnover.see(e, step)
+	w.level.see(e, w.stepNow())
+	w.turnover.see(e, w.detector)
 }
 
 // stepNow is the step that runs, as the detector counts.
@@ -81,11 +82,23 @@ func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 	}
 	if n := w.tracker.Numbering(); n != w.numbering {
 		w.begins = w.begins[had:]
+		w.past = w.before(w.begins[0].Step)
 		w.numbering, w.base, w.since = n, w.begins[0].Step-1, w.begins[0]
+		w.source = w.tracker.Source()
 		w.restart(live())
 	}
 	w.last = w.begins[len(w.begins)-1]
 	w.detector.goTo(w.last.Step-w.base, w.last.Time)
+}
+
+// before is what grew in the loop that has ended, where the next one begins with a step.
+func (w *Watch) before(step int) []Finding {
+	if step == 1 || w.detector == nil {
+		return nil
+	}
+	s := w.steps()
+	s.Source = w.source
+	return judge(w.detector, s, &Options{Library: w.library}, false).Findings
 }
 
 // restart begins to count, with what is in use, each block in the step in which it was allocated: what has survived until now is then known
@@ -94,13 +107,21 @@ func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	w.detector = newDetector(w.library, w.resolve)
 	w.level.restart()
 	w.detector.level, w.detector.turnover = &w.level, &w.turnover
-	w.turnover.restart(w.ascending())
 	blocks := slices.Collect(live)
 	sorts.Func(blocks, func(a, b heap.Block) int { return cmp.Compare(a.Time, b.Time) })
+	left := w.turnover.recent
 	stepAt := w.ascending()
 	for i := range blocks {
+		for len(left) > 0 && left[0].time < blocks[i].Time {
+			w.detector.goTo(stepAt(left[0].time), left[0].time)
+			w.detector.departed(left[0])
+			left = left[1:]
+		}
 		w.detector.goTo(stepAt(blocks[i].Time), blocks[i].Time)
 		w.detector.allocated(&blocks[i])
+	}
+	for i := range left {
+		w.detector.departed(left[i])
 	}
 }
 
@@ -125,7 +146,7 @@ func (w *Watch) Allocated(b *heap.Block) {
 
 // Freed implements heap.Follower.
 func (w *Watch) Freed(b *heap.Block, time uint64) {
-	w.turnover.freed(b, time, w.stepNow())
+	w.turnover.freed(b, time, w.detector)
 	if w.detector != nil {
 		w.detector.freed(b)
 	}
@@ -133,7 +154,7 @@ func (w *Watch) Freed(b *heap.Block, time uint64) {
 
 // Moved implements heap.Follower.
 func (w *Watch) Moved(from, to *heap.Block) {
-	w.turnover.freed(from, 0, w.stepNow())
+	w.turnover.freed(from, 0, w.detector)
 	if w.detector != nil {
 		w.detector.moved(from, to)
 	}
@@ -162,9 +183,16 @@ func (w *Watch) Report(o *Options) *Report {
 	if w.tracker.Source() == "" { // those that were counted were no steps, or are none any more
 		return judge(nil, Steps{}, o, w.refused)
 	}
+	r := judge(w.detector, w.steps(), o, w.refused)
+	r.Past = w.past
+	return r
+}
+
+// steps are those that were seen.
+func (w *Watch) steps() Steps {
 	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(), base: w.base}
 	if s.Count > 0 {
 		s.Period = float64(w.last.Time-w.since.Time) / float64(s.Count)
 	}
-	return judge(w.detector, s, o, w.refused)
+	return s
 }

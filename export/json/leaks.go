@@ -29,6 +29,7 @@ type leaksBody struct {
 	Sentence string        `json:"sentence,omitempty"` // as people see it; left out where nobody does
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
+	Notes    []leakFinding `json:"notes,omitempty"`   // what grows too slowly to matter; left out where nothing does
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
 }
 
@@ -148,6 +149,9 @@ func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	}
 	for i := range r.Findings {
 		out.Findings = append(out.Findings, leakFindingOf(&r.Findings[i]))
+	}
+	for i := range r.Notes {
+		out.Notes = append(out.Notes, leakFindingOf(&r.Notes[i]))
 	}
 	if r.Suspect != nil {
 		f := leakFindingOf(r.Suspect)

@@ -68,7 +68,7 @@ func Texts(r *gate.Result) []string {
 	case r.Rule == gate.NoLeaks && r.Status == gate.Failed:
 		out = eachFound(r, func(_ *gate.Result, f *gate.Found) string { return "growing: " + grownText(f) })
 	case r.Rule == gate.NoLeaks:
-		out = []string{table.LeakSentence(r.Leaks)}
+		out = append([]string{table.LeakSentence(r.Leaks)}, toleratedTexts(r)...)
 	case r.Rule == gate.NoOOM:
 		out = refusedTexts(r)
 	case r.Rule == gate.Baseline:
@@ -86,6 +86,20 @@ func eachFound(r *gate.Result, text func(*gate.Result, *gate.Found) string) []st
 		out = append(out, text(r, &r.Found[i]))
 	}
 	return out
+}
+
+// toleratedTexts says what grows and is allowed to.
+func toleratedTexts(r *gate.Result) []string {
+	var out []string
+	for _, all := range [][]leaks.Finding{r.Leaks.Findings, r.Leaks.Notes} {
+		for i := range all {
+			out = append(out, "tolerated: "+table.LeakText(&all[i]))
+		}
+	}
+	if most := r.LeakTolerance; most != nil {
+		return append(out, fmt.Sprintf("--leak-tolerance allows a line %s each step", table.MeanBytes(*most)))
+	}
+	return append(out, leaks.Tolerance+" (--leak-tolerance)")
 }
 
 // unknownText says why a rule could not be judged.
@@ -117,9 +131,9 @@ func peakText(r *gate.Result, f *gate.Found) string {
 func growthTexts(r *gate.Result) []string {
 	if r.Status == gate.Passed {
 		return []string{fmt.Sprintf("memory grows by %s each step, of at most %s, in %s",
-			table.MeanBytes(r.Measured), table.MeanBytes(r.Bound), table.Plural(uint64(r.Leaks.Steps.Count), "step"))}
+			table.StepBytes(r.Measured), table.MeanBytes(r.Bound), table.Plural(uint64(r.Leaks.Steps.Count), "step"))}
 	}
-	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", table.MeanBytes(r.Measured), table.MeanBytes(r.By()), table.MeanBytes(r.Bound))
+	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", table.StepBytes(r.Measured), table.StepBytes(r.By()), table.MeanBytes(r.Bound))
 	return append([]string{head}, eachFound(r, func(_ *gate.Result, f *gate.Found) string { return grownText(f) })...)
 }
 

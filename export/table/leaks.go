@@ -36,7 +36,8 @@ func Leaks(w io.Writer, r *leaks.Report, sentence string, width int) error {
 	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
 		p.leakField("in all", fmt.Sprintf("each step, of the later half: requested %+.0f B, blocks %+.0f B, heaps %+.0f B", s.Requested, s.Blocks, s.Reserved))
 	}
-	p.leakRows(r.Findings)
+	p.leakRows("what grows, each time", r.Findings)
+	p.leakRows("too slow to matter", r.Notes)
 	return flushed(out)
 }
 
@@ -61,6 +62,53 @@ func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 	if len(r.Findings) > 0 {
 		p.leakNotes(&r.Findings[0])
 	}
+	if note := LeakNote(r); note != "" {
+		p.leakField("note", note)
+	}
+	if past := LeakPast(r); past != "" {
+		p.leakField("before", past)
+	}
+}
+
+// LeakNothing is the subject of a sentence on what does not grow.
+func LeakNothing(r *leaks.Report) string {
+	if len(r.Notes) > 0 {
+		return "nothing that matters"
+	}
+	return "nothing"
+}
+
+// LeakPast says what grew in a loop that has ended; empty: nothing did.
+func LeakPast(r *leaks.Report) string {
+	if len(r.Past) == 0 {
+		return ""
+	}
+	f := &r.Past[0]
+	text := fmt.Sprintf("%s kept %s, until its loop ended with step %d", f.Name(), LeakMore(f), f.Last)
+	if n := len(r.Past) - 1; n > 0 {
+		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
+	}
+	return text
+}
+
+// LeakNote says what grows too slowly to matter; empty: nothing does.
+func LeakNote(r *leaks.Report) string {
+	if len(r.Notes) == 0 {
+		return ""
+	}
+	f := &r.Notes[0]
+	text := fmt.Sprintf("%s keeps %s", f.Name(), LeakMore(f))
+	if f.Holder != "" {
+		text += " in " + words.Line(f.Holder)
+	}
+	if n := len(r.Notes) - 1; n > 0 {
+		text += fmt.Sprintf(", and %s", Plural(uint64(n), "other line"))
+	}
+	day, known := r.PerDay()
+	if known {
+		text += fmt.Sprintf(": %s a day, too little to matter", MeanBytes(day))
+	}
+	return text
 }
 
 // leakField is field for a text that may need several lines.
@@ -77,7 +125,7 @@ func LeakSentence(r *leaks.Report) string {
 	case leaks.Growing:
 		return "growing: " + LeakText(&r.Findings[0])
 	case leaks.Steady:
-		return fmt.Sprintf("steady: nothing grew from step to step in %d steps", r.Steps.Count)
+		return fmt.Sprintf("steady: %s grew from step to step in %d steps", LeakNothing(r), r.Steps.Count)
 	case leaks.OutOfMemory:
 		if r.Steps.Source == "" || r.Steps.Count < leaks.MinSteps {
 			return "out of memory: a request was refused; with so few steps it is not known whether anything grew"
@@ -210,7 +258,7 @@ var sourceTexts = map[steps.Source]string{
 	steps.SourcePeriod: "what recurs",
 }
 
-func (p *printer) leakRows(findings []leaks.Finding) {
+func (p *printer) leakRows(title string, findings []leaks.Finding) {
 	if len(findings) == 0 {
 		return
 	}
@@ -219,7 +267,7 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share)
 	}
 	p.line("")
-	p.Heading("what grows, each time", cells("requested", "blocks", "every", "since", "live", "share"))
+	p.Heading(title, cells("requested", "blocks", "every", "since", "live", "share"))
 	for i := range findings {
 		f := &findings[i]
 		share := Share(f.Share)
@@ -248,6 +296,14 @@ func MeanBytes(n float64) string {
 		return "-" + MeanBytes(-n)
 	}
 	return Bytes(uint64(math.Round(n)))
+}
+
+// StepBytes is MeanBytes, with a fraction where there are few.
+func StepBytes(n float64) string {
+	if n > 0 && n < 10 {
+		return strconv.FormatFloat(n, 'g', 2, 64) + " B"
+	}
+	return MeanBytes(n)
 }
 
 // exactBytes is a mean of bytes, to the byte.

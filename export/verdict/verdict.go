@@ -60,11 +60,23 @@ func ofGrowth(a *answer.Answer) *Text {
 		}
 		return t
 	case r.Verdict == leaks.Growing:
-		return &Text{Word: Growing, Text: growing(a)}
+		return &Text{Word: Growing, Text: growing(a), Notes: growthNotes(r)}
 	case r.Verdict == leaks.Steady:
-		return &Text{Word: Steady, Text: steady(a)}
+		return &Text{Word: Steady, Text: steady(a), Notes: growthNotes(r)}
 	}
-	return &Text{Word: Unknown, Text: unknown(a)}
+	return &Text{Word: Unknown, Text: unknown(a), Notes: growthNotes(a.Leaks)}
+}
+
+// growthNotes say what grows too slowly to matter, and what grew in a loop that has ended.
+func growthNotes(r *leaks.Report) []Note {
+	var out []Note
+	if text := table.LeakNote(r); text != "" {
+		out = append(out, Note{"note", text})
+	}
+	if text := table.LeakPast(r); text != "" {
+		out = append(out, Note{"before", text})
+	}
+	return out
 }
 
 // OfGrowth returns the verdict of an answer on growth alone, whatever failed; nil as with Of. It is what the command leaks begins with.
@@ -128,7 +140,7 @@ func growing(a *answer.Answer) string {
 
 func steady(a *answer.Answer) string {
 	s := &a.Leaks.Steps
-	text := fmt.Sprintf("nothing grew from step to step in %s", table.Plural(uint64(s.Count), "step"))
+	text := fmt.Sprintf("%s grew from step to step in %s", table.LeakNothing(a.Leaks), table.Plural(uint64(s.Count), "step"))
 	if s.Period > 0 {
 		text += fmt.Sprintf(" of %s", table.Duration(time.Duration(s.Period)))
 	}

@@ -89,7 +89,8 @@ func gateFlags() []cli.Flag {
 	return []cli.Flag{
 		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", noUnit),
 		flags.Bytes("max-growth-per-step", "", "check: memory grows by no more than `BYTES` each step, such as 0", nil),
-		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step"},
+		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step, but for what will never matter"},
+		flags.Bytes("leak-tolerance", "", "of --no-leaks: a line may grow by `BYTES` each step, such as 0; else by what takes more than 30 days to fill the device", nil),
 		&cli.BoolFlag{Name: "no-oom", Usage: "check: no request is refused"},
 		flags.Text("baseline", "", "check: at the peak no line and no category has more than in `FILE`, a recording or a profile"),
 		flags.Percent("tolerance", "5%", "of --baseline: so much more is allowed, a `PART` of what the baseline has"),
@@ -146,6 +147,13 @@ func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 	if c.IsSet("max-growth-per-step") {
 		n := float64(flags.Get[int](c, "max-growth-per-step"))
 		o.in.Rules.MaxGrowth = &n
+	}
+	if c.IsSet("leak-tolerance") {
+		if !o.in.Rules.NoLeaks {
+			return nil, usage("--leak-tolerance is of --no-leaks: give that too")
+		}
+		n := float64(flags.Get[int](c, "leak-tolerance"))
+		o.in.Rules.LeakTolerance = &n
 	}
 	if c.IsSet("tolerance") && path == "" {
 		return nil, usage("--tolerance is of --baseline: give that too")

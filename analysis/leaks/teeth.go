@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import "math"
+
+// A sawtooth is what a collector, or a queue that is emptied at once, makes of a series: it falls by much again and again. What grows besides
+// is seen from trough to trough.
+const (
+	maxTroughs = 128 // are kept; when they are full, every second one
+	// majorFall is the part of the largest fall, one in so many, that makes a trough count: smaller ones are of younger generations.
+	majorFall = 2
+	// toothShare is the part of the height of a series, one in so many, that teeth must have to be looked at, and largeShare the part from which on
+	// nothing else tells whether it rises.
+	toothShare = 64
+	largeShare = 8
+	// sharpFall is in how many steps a tooth falls.
+	sharpFall = 2
+	// minTeeth is how many troughs make a sawtooth, and minTroughs how many tell whether it rises.
+	minTeeth   = 3
+	minTroughs = 4
+)
+
+// trough is the least between two teeth.
+type trough struct {
+	rung
+	fall   int64 // blocks, from the height before it
+	fallen int64 // of all teeth so far
+}
+
+// teeth follow the falls of a series. The zero value has seen nothing.
+type teeth struct {
+	began   bool
+	top     rung  // most since the last trough
+	fallen  int64 // of all teeth
+	low     rung  // least since top
+	largest int64 // fall
+	highest int64 // rise from a trough to the next fall
+	base    int64 // blocks at the last trough
+	troughs []trough
+}
+
+// see takes the floor of the next step.
+func (t *teeth) see(step int, f floor) {
+	switch {
+	case !t.began:
+		t.began, t.top, t.low, t.base = true, rung{step, f}, rung{step, f}, f.blocks
+	case f.blocks < t.low.blocks:
+		t.low = rung{step, f}
+	case f.blocks > t.low.blocks:
+		fall := t.top.blocks - t.low.blocks
+		switch {
+		case fall > 1 && t.low.step-t.top.step <= sharpFall && 2*majorFall*fall >= t.largest:
+			t.largest, t.highest, t.fallen = max(t.largest, fall), max(t.highest, t.top.blocks-t.base), t.fallen+fall
+			t.base = t.low.blocks
+			t.add(trough{t.low, fall, t.fallen})
+			t.top, t.low = rung{step, f}, rung{step, f}
+		case f.blocks >= t.top.blocks || t.low.step-t.top.step > sharpFall:
+			t.top, t.low = rung{step, f}, rung{step, f}
+		}
+	case f.blocks == t.top.blocks:
+		t.top.step, t.low.step = step, step
+	}
+}
+
+func (t *teeth) add(x trough) {
+	if len(t.troughs) == maxTroughs {
+		for i := range maxTroughs / 2 {
+			t.troughs[i] = t.troughs[2*i]
+		}
+		t.troughs = t.troughs[:maxTroughs/2]
+	}
+	t.troughs = append(t.troughs, x)
+}
+
+// major are the troughs of the largest teeth.
+func (t *teeth) major() []trough {
+	var out []trough
+	for _, x := range t.troughs {
+		if majorFall*x.fall >= t.largest {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// sawtooth judges a series whose blocks fall by much again and again, by its troughs. saw is false for another one, which other rules judge.
+func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
+	at := s.teeth.major()
+	if len(at) < minTeeth || toothShare*s.teeth.largest < s.top-at[0].blocks {
+		return trend{}, false, false
+	}
+	latest := s.latest()
+	end := latest[len(latest)-1]
+	first, last := at[0], at[len(at)-1]
+	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is not emptied any more
+		return trend{}, false, false
+	}
+	if len(at) < least || !risesByTroughs(at, of) || s.troughsByChance(first, last) {
+		return trend{}, false, largeShare*s.teeth.largest >= s.top-at[0].blocks
+	}
+	t = trend{linear: true, step: over(last.minus(first.floor), last.step-first.step), rise: last.minus(first.floor), live: end.plus(s.lent)}
+	each := float64(of(t.rise)) / float64(last.step-first.step)
+	t.period = max(1, int(math.Round(1/t.step.blocks)))
+	if t.step.blocks <= 0 {
+		t.period = (last.step - first.step) / (len(at) - 1)
+	}
+	t.first = max(1, first.step-int(math.Round(float64(of(first.floor)-of(s.windows[0]))/each)))
+	t.periods = (s.step - t.first) / t.period
+	t.base = min(t.first/s.width, len(s.windows)-1)
+	return t, true, true
+}
+
+// risesByTroughs reports whether troughs rise: by more than they ever fall, along a line, and as much in the later half as before.
+func risesByTroughs(at []trough, of measure) bool {
+	n := len(at) - 1
+	floors := make([]floor, len(at))
+	for i := range at {
+		floors[i] = at[i].floor
+	}
+	total, steps := of(floors[n])-of(floors[0]), int64(at[n].step-at[0].step)
+	if total < minRises || fallFactor*drawdown(floors, of) >= total {
+		return false
+	}
+	for i := range at {
+		expected := of(floors[0]) + total*int64(at[i].step-at[0].step)/steps
+		if d := of(floors[i]) - expected; d > total/10+1 || -d > total/10+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// troughsByChance says whether entries that come and go one by one, and not with a tooth, can make such a rise.
+func (s *series) troughsByChance(first, last trough) bool {
+	if s.gone == nil {
+		return false
+	}
+	s.gone.advance(s.step)
+	from, to := min(first.step/s.width, len(s.windows)-1), min(last.step/s.width, len(s.windows)-1)
+	freed := max(0, s.gone.grew(from, to)-(last.fallen-first.fallen))
+	return last.blocks > first.blocks && isChance(float64(last.blocks-first.blocks), float64(freed))
+}
