@@ -76,10 +76,26 @@ func TestUnsizedBlocks(t *testing.T) {
 // TestChurns: a program churns when three quarters of what it allocates are freed.
 func TestChurns(t *testing.T) {
 	for frees, want := range map[uint64]bool{74: false, 75: true, 100: true, 0: false} {
-		require.Equal(t, want, (&detector{allocs: 100, frees: frees}).churns(), frees)
-		require.Equal(t, want, (&detector{otherAllocs: 100, otherFrees: frees}).churns(), "without PyTorch")
-		require.Equal(t, want, (&detector{allocs: 100, frees: frees, otherAllocs: 1000}).churns(), "PyTorch's count")
+		require.Equal(t, want, (&detector{allocs: 100, gone: frees}).churns(), frees)
+		require.Equal(t, want, (&detector{otherAllocs: 100, otherGone: frees}).churns(), "without PyTorch")
+		require.Equal(t, want, (&detector{allocs: 100, gone: frees, otherAllocs: 1000}).churns(), "PyTorch's count")
 	}
+}
+
+// TestChurnsUntilEnd: what is freed when the program ends does not count.
+func TestChurnsUntilEnd(t *testing.T) {
+	d := newDetector(nil, resolveNone)
+	for addr := range uint64(10) {
+		d.allocated(liveBlock(addr+1, 512, nil))
+	}
+	for addr := range uint64(10) {
+		d.freed(liveBlock(addr+1, 512, nil))
+	}
+	require.False(t, d.churns())
+	d.allocated(liveBlock(11, 512, nil))
+	require.True(t, d.churns(), "it goes on")
+	d.forgetChurn()
+	require.Zero(t, d.allocs+d.frees+d.gone)
 }
 
 // TestLinesOfStacks: blocks count for the program's own line, and for the outermost line of its own that calls a module.

@@ -176,6 +176,7 @@ func (f *Finder) begin(live iter.Seq[heap.Block]) {
 	for b := range live {
 		d.allocated(&b)
 	}
+	d.forgetChurn()
 	f.detector, f.steps.base = d, loop-1
 }
 

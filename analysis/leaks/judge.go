@@ -16,6 +16,8 @@ const (
 	// fallFactor is how many times as much as it ever fell a series must have risen.
 	fallFactor = 2
 	looseFall  = 4 // of a growth, and where rises are not in equal distances
+	// laterShare is the part of all steps, one in so many, that a rise must last for which was faster or slower before.
+	laterShare = 3
 )
 
 // measure picks what of a floor is judged.
@@ -51,16 +53,23 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 		need, falls = looseRises, looseFall
 	}
 	at = widen(left, of, at)
-	if len(at) < need {
-		return run{}, false
+	for len(at) >= need {
+		r := run{at: at, base: at[0] - 1}
+		r.total = of(left[len(left)-1]) - of(left[r.base])
+		if falls*drawdown(floors[min(from, r.base):], of) >= r.total {
+			return run{}, false
+		}
+		r.linear = isLinear(left[r.base:], of)
+		if keepsOn(left[r.base:], of) && (r.linear || loose) {
+			return r, true
+		}
+		at = at[len(at)/2:] // it can have filled first, and grow since
+		need = max(need, looseRises)
+		if (len(floors)-at[0])*laterShare < len(floors) {
+			break
+		}
 	}
-	r := run{at: at, base: at[0] - 1}
-	r.total = of(left[len(left)-1]) - of(left[r.base])
-	if falls*drawdown(floors[min(from, r.base):], of) >= r.total {
-		return run{}, false
-	}
-	r.linear = isLinear(left[r.base:], of)
-	return r, keepsOn(left[r.base:], of) && (r.linear || loose)
+	return run{}, false
 }
 
 // risesOf is the positions at which survivors become more.

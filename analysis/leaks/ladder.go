@@ -146,3 +146,34 @@ func (s *series) fromLadder(t *trend) bool {
 	t.step = over(run[n].minus(run[1].floor), run[n].step-run[1].step)
 	return true
 }
+
+const (
+	// maxCycle is how many rises a cycle has at most, and minCycles how often it must be seen: of two blocks a step, of which each fifth stays, one stays
+	// after two steps, and one after three.
+	maxCycle  = 8
+	minCycles = 3
+)
+
+// fromCycle takes period and amounts from the latest rises, when their distances and amounts recur.
+func (s *series) fromCycle(t *trend) bool {
+	all := make([]floor, len(s.rungs))
+	for i := range all {
+		all[i] = s.rungs[i].floor
+	}
+	left, n := survivors(all), len(all)
+	same := func(i, k int) bool {
+		return s.rungs[i].step-s.rungs[i-1].step == s.rungs[i-k].step-s.rungs[i-k-1].step && sameAmount(left[i].minus(left[i-1]), left[i-k].minus(left[i-k-1]))
+	}
+	for k := 2; k <= maxCycle && minCycles*k < n; k++ {
+		i := n - 1
+		for i > n-1-(minCycles-1)*k && same(i, k) {
+			i--
+		}
+		if i == n-1-(minCycles-1)*k {
+			t.period = s.rungs[n-1].step - s.rungs[n-1-k].step
+			t.step = over(left[n-1].minus(left[n-1-k]), t.period)
+			return true
+		}
+	}
+	return false
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,9 @@ import (
 func at(line int, function string) string {
 	return fmt.Sprintf("%s /home/a/job.py:%d:%s /home/a/job.py:99:main", eventtest.Report, line, function)
 }
+
+// main is a stack of a line of main.
+func main(line int) string { return fmt.Sprintf("%s /home/a/job.py:%d:main", eventtest.Report, line) }
 
 // program is a job with a known truth.
 type program struct {
@@ -181,6 +185,78 @@ var programs = map[string]struct {
 			a := p.Alloc(forward, uint64(i)<<16)
 			p.step(1)
 			p.Free(a)
+		}
+	}},
+	"two loops, one after the other": {steps: 800, run: func(p *program) func(int) {
+		return func(i int) {
+			line, name := 20, "warm_up"
+			if i > 377 {
+				line, name = 30, "serve"
+			}
+			p.Pass(at(line, name), at(line, name), at(line, name), at(line, name))
+			p.Alloc(at(line+1, name), 1<<20)
+		}
+	}, want: truth{"job.py:31 serve": 1 << 20}},
+	"two loops of one function": {steps: 800, run: func(p *program) func(int) {
+		return func(i int) {
+			line := 20
+			if i > 377 {
+				line = 30
+			}
+			p.Pass(main(line), main(line), main(line), main(line))
+			p.Alloc(main(line+1), 1<<20)
+		}
+	}, want: truth{"job.py:31 main": 1 << 20}},
+	"another optimizer": {steps: 800, run: func(p *program) func(int) {
+		return func(i int) {
+			if i <= 377 {
+				p.step(1)
+				p.Alloc(at(20, "g"), 1<<14)
+				return
+			}
+			p.Pass(input, second, strings.ReplaceAll(backward, "train.py:21", "train.py:51"))
+			p.Mark(strings.ReplaceAll(eventtest.Stepped, "train.py:22", "train.py:52"))
+			p.Pass(strings.ReplaceAll(adam, "train.py:22", "train.py:52"))
+			p.Alloc(at(30, "h"), 1<<15)
+		}
+	}, want: truth{"job.py:30 h": 1 << 15}},
+	"training, then a server that leaks": {steps: 1300, run: func(p *program) func(int) {
+		return func(i int) {
+			if i <= 300 {
+				p.step(1)
+				return
+			}
+			p.Pass(at(20, "serve"), at(21, "serve"), at(22, "serve"), at(23, "serve"))
+			p.Alloc(at(24, "serve"), 1<<15)
+		}
+	}, want: truth{"job.py:24 serve": 1 << 15}},
+	"training with an evaluation each epoch that keeps its outputs until its end": {steps: 420, run: func(p *program) func(int) {
+		return func(i int) {
+			if p.step(1); i%100 == 0 {
+				var q fifo
+				for range 200 {
+					p.Pass(at(40, "evaluate"))
+					q.push(p, at(41, "evaluate"), 1<<16)
+				}
+				q.drop(p)
+			}
+		}
+	}},
+	"passes that become many": {steps: 110, run: func(p *program) func(int) {
+		return func(i int) {
+			n := 4
+			if i > 100 {
+				n = 200
+			}
+			var q fifo
+			p.Pass(input, forward)
+			for range n {
+				p.Pass(backward)
+				q.push(p, at(50, "inner"), 1<<20)
+			}
+			q.drop(p)
+			p.Mark(eventtest.Stepped)
+			p.Pass(adam)
 		}
 	}},
 	"sessions that come and go": {steps: 1500, run: func(p *program) func(int) {

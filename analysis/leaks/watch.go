@@ -123,6 +123,9 @@ func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	for i := range left {
 		w.detector.departed(left[i])
 	}
+	if w.base > 0 { // of another loop
+		w.detector.forgetChurn()
+	}
 }
 
 // ascending tells the steps of times that ascend, as the detector counts; 0 before the first.
