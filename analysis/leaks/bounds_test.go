@@ -76,9 +76,9 @@ func TestUnsizedBlocks(t *testing.T) {
 // TestChurns: a program churns when three quarters of what it allocates are freed.
 func TestChurns(t *testing.T) {
 	for frees, want := range map[uint64]bool{74: false, 75: true, 100: true, 0: false} {
-		require.Equal(t, want, (&detector{allocs: 100, gone: frees}).churns(), frees)
-		require.Equal(t, want, (&detector{otherAllocs: 100, otherGone: frees}).churns(), "without PyTorch")
-		require.Equal(t, want, (&detector{allocs: 100, gone: frees, otherAllocs: 1000}).churns(), "PyTorch's count")
+		require.Equal(t, want, (&detector{allocs: 100, before: frees}).churns(), frees)
+		require.Equal(t, want, (&detector{otherAllocs: 100, otherBefore: frees}).churns(), "without PyTorch")
+		require.Equal(t, want, (&detector{allocs: 100, before: frees, otherAllocs: 1000}).churns(), "PyTorch's count")
 	}
 }
 
@@ -95,7 +95,7 @@ func TestChurnsUntilEnd(t *testing.T) {
 	d.allocated(liveBlock(11, 512, nil))
 	require.True(t, d.churns(), "it goes on")
 	d.forgetChurn()
-	require.Zero(t, d.allocs+d.frees+d.gone)
+	require.Zero(t, d.allocs+d.frees+d.before)
 }
 
 // TestLinesOfStacks: blocks count for the program's own line, and for the outermost line of its own that calls a module.

@@ -96,8 +96,8 @@ type detector struct {
 	// allocs and frees count PyTorch's blocks, otherAllocs and otherFrees all others.
 	allocs, frees           uint64
 	otherAllocs, otherFrees uint64
-	// gone and otherGone are the frees before the latest allocation: what is freed because a program ends tells nothing of its steps.
-	gone, otherGone uint64
+	// before and otherBefore are the frees before the latest allocation: what is freed because a program ends tells nothing of its steps.
+	before, otherBefore uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized  map[heap.BlockKey]bool
 	held     heldSites // nil: it is not known
@@ -154,7 +154,7 @@ func (d *detector) allocated(b *heap.Block) {
 	s.add(d.step, f)
 	s.line.add(d.step, f)
 	s.total.add(d.step, f)
-	d.gone, d.otherGone = d.frees, d.otherFrees
+	d.before, d.otherBefore = d.frees, d.otherFrees
 	d.order++
 	if s.stretches == 0 || d.step-s.active > longLived {
 		s.stretches++
@@ -318,17 +318,17 @@ func (d *detector) forwardLine(frames []event.Frame) line {
 // churns says whether most of what is allocated is freed again: of PyTorch's blocks, where there are any. What is loaded layer by layer recurs
 // too, and stays.
 func (d *detector) churns() bool {
-	allocs, frees := d.allocs, d.gone
+	allocs, frees := d.allocs, d.before
 	if allocs == 0 {
-		allocs, frees = d.otherAllocs, d.otherGone
+		allocs, frees = d.otherAllocs, d.otherBefore
 	}
 	return frees >= allocs-allocs/4
 }
 
 // forgetChurn begins to count anew what is allocated and freed.
 func (d *detector) forgetChurn() {
-	d.allocs, d.frees, d.gone = 0, 0, 0
-	d.otherAllocs, d.otherFrees, d.otherGone = 0, 0, 0
+	d.allocs, d.frees, d.before = 0, 0, 0
+	d.otherAllocs, d.otherFrees, d.otherBefore = 0, 0, 0
 }
 
 // end ends the last complete step in all series.
