@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"slices"
@@ -56,6 +57,12 @@ func checkTarget(r *Report, o *Options, able bool) {
 // absent says where a number may come from that is no process.
 func absent(pid int, err error) Check {
 	c := Check{Group: Target, Name: "process", State: Failed, Needed: true, Says: err.Error()}
+	switch {
+	case errors.As(err, new(*process.EndedError)):
+		return c
+	case errors.Is(err, fs.ErrNotExist):
+		c.Says = fmt.Sprintf("there is no process %d: it has ended, or has another number here", pid)
+	}
 	for _, p := range process.Inside(pid) {
 		c.Says = fmt.Sprintf("no process %d in our PID namespace; it is the number of %d (%s) in its container", pid, p.PID, p.Name())
 		c.Fixes = append(c.Fixes, Fix{"host", fmt.Sprintf("gputrace doctor -p %d", p.PID)})
@@ -142,6 +149,7 @@ func checkReadable(p *process.Process) Check {
 	if err == nil {
 		err = readOnce(p, maps)
 	}
+	err = p.Blame(err)
 	if err != nil {
 		c.State, c.Says = Failed, err.Error()
 		if errors.Is(err, process.ErrPermission) {
@@ -308,6 +316,7 @@ func testTarget(p *process.Process, o *Options) Check {
 	defer t.Close()
 	target, err := t.Add(p)
 	if err != nil {
+		err = p.Blame(err)
 		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
 		return c
 	}

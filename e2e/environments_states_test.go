@@ -53,14 +53,34 @@ func (p *target) rounds(t *testing.T, from, to int) {
 	p.await(t, fmt.Sprintf("ROUND %d", to))
 }
 
-// runs runs gputrace to its end.
-func runs(t *testing.T, args ...string) (stdout, stderr string, code int) {
+// newBareCommand prepares gputrace with no arguments but these; OUT in them is the folder of results. Its temporary files have a folder of their own.
+func newBareCommand(t *testing.T, args ...string) *command {
 	t.Helper()
 	c := &command{dir: t.TempDir(), exited: make(chan struct{})}
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], "OUT", c.out())
+	}
 	c.cmd = exec.Command(env.binary, args...)
 	c.cmd.Dir = c.dir
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
-	c.start(t)
+	c.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+// temporary is the folder of a command's temporary files.
+func (c *command) temporary(t *testing.T) string {
+	t.Helper()
+	last := c.cmd.Env[len(c.cmd.Env)-1]
+	folder, ok := strings.CutPrefix(last, "TMPDIR=")
+	require.True(t, ok, last)
+	return folder
+}
+
+// runs runs gputrace to its end.
+func runs(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	c := newBareCommand(t, args...).start(t)
 	code = c.code(t)
 	return c.stdout.String(), c.stderr.String(), code
 }

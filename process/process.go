@@ -19,11 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors on which callers branch. Both wrap the cause.
+// Errors on which callers branch. They wrap the cause.
 var (
-	ErrNotExist   = errors.New("no such process")
+	ErrNotExist = errors.New("no such process")
+	// ErrEnded is an ErrNotExist: the process was there, and has ended or is about to.
+	ErrEnded      = endedMeanwhile{}
 	ErrPermission = errors.New("not permitted")
 )
+
+type endedMeanwhile struct{}
+
+func (endedMeanwhile) Error() string { return "the process has ended" }
+
+// Is implements errors.Is.
+func (endedMeanwhile) Is(target error) bool { return target == ErrNotExist }
 
 // Process is one process. It is identified by PID and start time, so that a reused PID is not mistaken for it.
 type Process struct {
@@ -69,7 +78,7 @@ func (e *EndedError) Error() string {
 }
 
 // Is implements errors.Is.
-func (e *EndedError) Is(target error) bool { return target == ErrNotExist }
+func (e *EndedError) Is(target error) bool { return target == ErrNotExist || target == ErrEnded }
 
 // Ended returns a process that ended before it could be opened: all its methods fail.
 func Ended(pid int) *Process { return &Process{PID: pid, root: "/proc/0", ended: true} }

@@ -3,8 +3,10 @@
 package process
 
 import (
+	"bytes"
 	"os"
 	"strconv"
+	"strings"
 )
 
 // A process outlives its main thread, such as when that calls pthread_exit(3). The kernel then shows the process as a zombie, and the files of
@@ -41,6 +43,27 @@ func (p *Process) thread(state byte) int {
 		}
 	}
 	return p.PID
+}
+
+// Blame returns ErrEnded in the place of an error of reading the process if that has ended meanwhile, or is ending: its memory goes first, and
+// what is left of it looks like anything. Every other error is returned as it is.
+func (p *Process) Blame(err error) error {
+	if err != nil && (!p.Alive() || p.ending()) {
+		return ErrEnded
+	}
+	return err
+}
+
+// ending reports whether the thread that stands for the process is on its way out: PF_EXITING (linux/sched.h) in field 9 of its stat file.
+func (p *Process) ending() bool {
+	const exiting, flagsAfterName = 0x4, 9 - 3
+	b, err := os.ReadFile(p.dir() + "/stat")
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if err != nil || len(f) <= flagsAfterName {
+		return true
+	}
+	flags, err := strconv.ParseUint(f[flagsAfterName], 10, 64)
+	return err == nil && flags&exiting != 0
 }
 
 // runs reports whether the process has a thread of this number that has not ended.

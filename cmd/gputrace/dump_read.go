@@ -47,11 +47,11 @@ func dump(o dumpOptions) error {
 	driver := local.OpenDriver()
 	a, err := inspect.Find(p)
 	if err != nil {
-		return advice.Look("dump", err, o.pid)
+		return advice.Look("dump", p.Blame(err), o.pid)
 	}
 	now := local.ReadMemory(ctx, p, driver, a)
 	if now.StateErr != nil && ctx.Err() == nil {
-		return advice.Look("dump", now.StateErr, o.pid)
+		return advice.Look("dump", p.Blame(now.StateErr), o.pid)
 	}
 	names := readNames(ctx, p, o)
 	if ctx.Err() != nil {
@@ -99,7 +99,7 @@ func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockName
 	}
 	r, err := scan.Read(ctx, p, nil)
 	if err != nil {
-		return blockNames{why: err.Error()}
+		return blockNames{why: p.Blame(err).Error()}
 	}
 	return blockNames{holders: holders.New(r)}
 }

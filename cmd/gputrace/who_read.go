@@ -56,7 +56,7 @@ func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
 		return nil, errInterrupted
 	}
 	if err != nil {
-		return nil, advice.Look("who", err, pid)
+		return nil, advice.Look("who", p.Blame(err), pid)
 	}
 	boot, err := bootTime()
 	if err != nil {

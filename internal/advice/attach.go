@@ -32,6 +32,8 @@ func explainAttach(err error, pid int) error {
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
 		cause, _, _ := strings.Cut(v.Error(), "\n")
 		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of the same with -v, and of uname -r", err)
+	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):
+		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while it was attached to: nothing was seen of it", pid), err))
 	case errors.Is(err, process.ErrNotExist):
 		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -21,6 +21,8 @@ func Look(command string, err error, pid int) error {
 	switch {
 	case errors.Is(err, holders.ErrFreeze):
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
+	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):
+		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while its memory was read: nothing is known of it", pid), err))
 	case errors.Is(err, process.ErrNotExist):
 		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission):

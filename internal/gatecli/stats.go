@@ -26,13 +26,13 @@ func readStats(pid int) ([]figures.MemoryStats, error) {
 	}
 	a, err := inspect.Find(p)
 	if err != nil {
-		return nil, advice.Look("summary", err, pid)
+		return nil, advice.Look("summary", p.Blame(err), pid)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	all, err := a.MemoryStats(ctx)
 	if err != nil {
-		return nil, advice.Look("summary", err, pid)
+		return nil, advice.Look("summary", p.Blame(err), pid)
 	}
 	return slices.DeleteFunc(allocator.Stats(all), func(s figures.MemoryStats) bool { return s.Empty() }), nil
 }

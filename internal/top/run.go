@@ -3,6 +3,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,8 +70,11 @@ func WriteOne(ctx context.Context, out *os.File, feed Feed, which, width int, as
 	var all []*Screen
 	for which == Last || len(all) < which {
 		s, err := feed.Next(ctx)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(context.Cause(ctx), errOver) {
 			break
+		}
+		if errors.Is(err, context.Canceled) {
+			return exit.With(exit.Interrupted, errors.New("interrupted before there was a screen"))
 		}
 		if err != nil {
 			return err
@@ -136,11 +140,14 @@ func (m *Model) write() {
 	}
 }
 
+// errOver: what was watched has ended.
+var errOver = errors.New("it has ended")
+
 // Watch runs a recorder while show shows its screens, and ends the recording when the screen is left. keep says that results will be
 // written, for which holders are read at the end.
 func Watch(ctx context.Context, r *recorder.Recorder, keep bool, show func(context.Context, Feed) error) (*recorder.Results, error) {
-	screens, cancel := context.WithCancel(ctx)
-	defer cancel()
+	screens, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	shown := make(chan error, 1)
 	go func() {
 		shown <- show(screens, NewLive(r))
@@ -150,8 +157,8 @@ func Watch(ctx context.Context, r *recorder.Recorder, keep bool, show func(conte
 		}
 	}()
 	results, err := r.Run(ctx)
-	cancel()
-	return results, errors.Join(err, <-shown)
+	cancel(errOver)
+	return results, cmp.Or(err, <-shown)
 }
 
 // Quiet is an observer of whose lines only warnings are shown: the others would be where the screen is.

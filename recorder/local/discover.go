@@ -204,7 +204,7 @@ func (l *live) add(p *process.Process) error {
 	case err != nil && l.waited && !p.Alive():
 		return endedUnused(p.PID)
 	case err != nil:
-		return &recorder.AttachError{PID: p.PID, Err: err}
+		return &recorder.AttachError{PID: p.PID, Err: p.Blame(err)}
 	}
 	if t != nil {
 		l.arrive(t)

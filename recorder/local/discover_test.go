@@ -152,7 +152,7 @@ func TestEndedBeforeAttach(t *testing.T) {
 	end(t, p)
 	require.ErrorIs(t, l.add(p), recorder.ErrEndedEarly)
 	l.waited = false
-	require.ErrorIs(t, l.add(p), m.refused)
+	require.ErrorIs(t, l.add(p), process.ErrEnded)
 }
 
 // TestFindByName: a name means programs that use CUDA, by the program's name and by the command line, and says which they are.

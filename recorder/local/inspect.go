@@ -85,12 +85,12 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader)
 		if i.allocator == nil {
 			a, err := i.find(i.process)
 			if err != nil {
-				return zero, absent(err)
+				return zero, absent(i.process.Blame(err))
 			}
 			i.allocator = a
 		}
 		out, err := f(i.allocator)
-		return out, absent(err)
+		return out, absent(i.process.Blame(err))
 	})
 }
 
@@ -171,7 +171,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(ctx, i.process, nil) })
 	if err != nil {
-		return nil, absent(err)
+		return nil, absent(i.process.Blame(err))
 	}
 	known := holders.New(report)
 	return &recorder.Scan{

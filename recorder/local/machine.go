@@ -187,7 +187,10 @@ func (c *candidate) readState(ctx context.Context, find finder) {
 	if err == nil {
 		totals, err = allocator.Totals(ctx)
 	}
+	err = c.process.Blame(err)
 	switch {
+	case errors.Is(err, process.ErrEnded):
+		c.out.Why = "it has ended"
 	case ctx.Err() != nil:
 		c.out.Why = "its allocator's totals could not be read in time"
 	case errors.Is(err, process.ErrPermission):

@@ -102,7 +102,7 @@ func (l *live) awaitLibrary(ctx context.Context) error {
 			return endedUnused(pid)
 		}
 		if !l.options.Wait || !errors.Is(err, tracer.ErrNoCUDA) {
-			return &recorder.AttachError{PID: pid, Err: err}
+			return &recorder.AttachError{PID: pid, Err: p.Blame(err)}
 		}
 		if l.waited = true; !waiting {
 			l.say("waiting for pid %d (%s) to load a CUDA library", pid, p.Name())

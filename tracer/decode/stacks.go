@@ -215,10 +215,13 @@ func hasNative(raw []rawFrame) bool {
 	return slices.ContainsFunc(raw, func(f rawFrame) bool { return !f.python })
 }
 
+// unnamed is the function of a Python frame whose code object could not be read any more.
+const unnamed = "<ended before it was read>"
+
 func pythonFrame(f *rawFrame) event.Frame {
 	out := event.Frame{Kind: event.FramePython}
 	if f.code == nil {
-		out.Func, out.File = "<unreadable>", "<unreadable>"
+		out.Func, out.File = unnamed, unnamed // it has ended, or freed the code
 		return out
 	}
 	out.Func, out.File, out.StartLine = f.code.Qualname, f.code.Filename, f.code.FirstLine

@@ -49,7 +49,7 @@ func TestStackFrames(t *testing.T) {
 	require.Equal(t, "/lib/a.so", caller.Module.Path)
 	require.True(t, caller.Eval, "Python frames follow")
 
-	require.Equal(t, event.Frame{Kind: event.FramePython, Func: "<unreadable>", File: "<unreadable>"}, s.Frames[2])
+	require.Equal(t, event.Frame{Kind: event.FramePython, Func: unnamed, File: unnamed}, s.Frames[2])
 	require.Nil(t, s.Frames[3].Module, "in no mapping")
 	require.True(t, s.Frames[3].Eval)
 	require.Equal(t, event.FramePython, s.Frames[4].Kind, "a record cut between the two words of a frame")
