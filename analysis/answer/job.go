@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Process is one process of a job, and what is concluded of it.
@@ -140,7 +141,7 @@ func together(all []Process, ids []ranks.Identity) *Answer {
 			r := &a.parts[k]
 			key := jobRow{growing: r.Finding != nil, category: string(r.Category), place: r.place()}
 			if r.Holder != "" {
-				key.holder, key.place = position.ReplaceAllString(r.Holder, "[]"), ""
+				key.holder, key.place = varpath.Key(r.Holder), ""
 			}
 			if rows[key] == nil {
 				rows[key] = &Row{Holder: r.Holder, Category: r.Category, Named: r.Named, Finding: r.Finding, Lines: r.Lines, purpose: r.purpose}

@@ -4,7 +4,6 @@ package answer
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 const (
@@ -121,7 +121,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
 			continue
 		}
-		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && elementsOf(holder, f.Holder) {
+		if f.Layer == event.LayerTorch && varpath.Within(holder, f.Holder) { // of any line, or of none: it is older than the recording
 			return f
 		}
 		if slices.Contains(f.Stacks, e.StackID) {
@@ -133,24 +133,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 
 // sameHolder reports whether two readings name the same thing: "losses[0..24]" grows to "losses[0..99]".
 func sameHolder(x, y string) bool {
-	cut := func(s string) string {
-		s, _, _ = strings.Cut(s, "[")
-		return s
-	}
-	return x == y || cut(x) == cut(y)
-}
-
-// position is where in a list something is, or that it is in several places of a container.
-var position = regexp.MustCompile(`\[(\d+|\*|\d+\.\.\d+)\]`)
-
-// elementsOf reports whether what two readings name are elements of the same containers: what was allocated before the attach has no
-// line, and is what grows where it lies beside it.
-func elementsOf(x, y string) bool {
-	if x == "" || y == "" {
-		return false
-	}
-	cut := func(s string) string { return position.ReplaceAllString(s, "[]") }
-	return x == y || cut(x) == cut(y)
+	return varpath.Root(x) == varpath.Root(y) || varpath.Within(x, y) || varpath.Within(y, x)
 }
 
 // rows are the rows that are shown, the sums of all others, and the sum of both.

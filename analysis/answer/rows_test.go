@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 func emptyView() *view.View { return view.New(&heap.Snapshot{}, nil, nil) }
@@ -200,9 +201,9 @@ func TestFindingOfEntry(t *testing.T) {
 		{"host memory", view.Row{StackID: 2, Layer: "host"}, "", -1},
 		{"a finding without a holder", view.Row{StackID: 4}, "anything", 2},
 		{"before the attach, in the list", before(""), "kept[3]", 1},
-		{"before the attach, of an element", before(""), "kept[3].grad", -1},
+		{"before the attach, of an element", before(""), "kept[3].grad", 1},
 		{"before the attach, held by nothing known", before(""), "", -1},
-		{"before the attach, parameters in the list", before("parameters"), "kept[3]", 1},
+		{"before the attach, parameters", before("parameters"), "kept[3]", 1},
 	} {
 		got := g.finding(&c.entry, c.holder)
 		if c.want < 0 {
@@ -226,14 +227,20 @@ func TestSameHolder(t *testing.T) {
 		{"kept[3]", "kept[*]", true, true},
 		{"kept[3].grad", "kept[4].grad", true, true},
 		{"kept[3]", "kept[3].grad", true, false},
-		{"kept['a']", "kept['b']", true, false},
+		{"kept[3].grad", "kept[0..9]", true, true},
+		{"kept['a']", "kept['b']", true, true},
+		{"diag.attn[0..7]['q', 'k'][0..49]", "diag.attn[0..3][2 keys]", true, true},
+		{"a.py:8 f() local kept[0]", "a.py:9 f() local kept[0..9]", true, true},
+		{"a.py:8 f() local kept[0]", "a.py:8 g() local kept[0..9]", false, false},
+		{"net.body.weight", "net.heads['a'..'b'].weight", false, false},
+		{"net.layers[0..3].q.lora_A['x'].weight", "net.layers[0..1]…lora_A[2 keys].weight", true, true},
 		{"kept", "lost", false, false},
 		{"", "kept", false, false},
 		{"kept", "", false, false},
 		{"", "", true, false},
 	} {
 		require.Equal(t, c.same, sameHolder(c.x, c.y), "%q and %q", c.x, c.y)
-		require.Equal(t, c.elements, elementsOf(c.x, c.y), "elements: %q and %q", c.x, c.y)
+		require.Equal(t, c.elements, varpath.Within(c.x, c.y), "elements: %q and %q", c.x, c.y)
 	}
 }
 

@@ -4,30 +4,30 @@ package holders
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
-// Folding: the blocks that a user would call one thing are one group. Their paths are the same but for
+// Folding: the blocks of one container are one group. A group keeps every attribute at which its paths differ from those of others, and
+// shows how many elements there are:
 //
-//	numbers        kept[0], kept[1], ...                    kept[0..11]
-//	keys           opt.state[model.head.weight]['exp_avg']  opt.state[*]['exp_avg']
-//	modules        model.blocks[3].mlp[0].weight            model.*
+//	positions      kept[0], kept[1], ...                    kept[0..11]
+//	keys           attn[4]['block2'][7]                     attn[0..7]['block0'..'block5'][0..49]
+//	attributes     self.head_3                              self.head_1..head_240
+//	modules        model.blocks[3].mlp.fc.weight            model.blocks[0..11].*
+//	               net.heads['task7'].weight                net.heads['task1'..'task240'].weight
+//	               layers[2].q.lora_A['eu'].weight          layers[0..31]…lora_A[12 keys].weight
 //	graph nodes    losses[4].grad_fn<...> ... saved by ...  losses[0..99].grad_fn …
 //
-// A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so that
-// they can be found in the text again.
+// Which group a block belongs to follows from its own path alone: the same container is the same group in every reading, however many
+// elements it has. A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so
+// that they can be found in the text again.
 const (
 	// firstPlaceholder stands for the first part that differs, the next number for the second, and so on.
 	firstPlaceholder = 8_207_316_450_000_000_000
 	maxPlaceholders  = 64
-	// maxNamedKeys is how many different string keys at one place are shown one by one.
-	maxNamedKeys = 8
 
-	anyKey    = "*"
-	anyModule = "*"
 	graphTail = " …"
 )
 
@@ -35,13 +35,7 @@ const (
 type template struct {
 	text         string // placeholders are the numbers from firstPlaceholder on
 	placeholders []placeholder
-}
-
-// placeholder is what a path has in one place.
-type placeholder struct {
-	number int64
-	key    string // quoted; empty: number counts
-	object bool   // a key that is neither a number nor a string
+	graph        bool // it ends in a graph, of which the nodes are left out
 }
 
 // ownerNames names the group of each block.
@@ -54,47 +48,16 @@ func ownerNames(blocks []scan.Block) []string {
 	}
 	out := make([]string, len(blocks))
 	for _, of := range groups {
-		nameGroup(templates, of, out)
-	}
-	count := map[string]int{}
-	for _, name := range out {
-		count[name]++
-	}
-	for i := range out {
-		if count[out[i]] == 1 { // nothing is folded
+		if i := of[0]; len(of) == 1 && templates[i].graph { // one block can name its node
 			out[i] = blocks[i].Name()
+			continue
 		}
-	}
-	return out
-}
-
-// nameGroup names blocks of one template. Few different keys keep their names, and make a group each.
-func nameGroup(templates []template, of []int, out []string) {
-	spots := map[int]bool{}
-	for n := range templates[of[0]].placeholders {
-		keys := map[string]bool{}
+		name := filled(templates, of)
 		for _, i := range of {
-			keys[templates[i].placeholders[n].key] = true
-		}
-		spots[n] = len(keys) <= maxNamedKeys && !keys[""]
-	}
-	parts := map[string][]int{}
-	for _, i := range of {
-		var names []string
-		for n, h := range templates[i].placeholders {
-			if spots[n] {
-				names = append(names, h.key)
-			}
-		}
-		id := strings.Join(names, "\x00")
-		parts[id] = append(parts[id], i)
-	}
-	for _, part := range parts {
-		name := filled(templates, part)
-		for _, i := range part {
 			out[i] = name
 		}
 	}
+	return out
 }
 
 // filled is the text of a template with what its blocks have in place of the placeholders, which come in their order.
@@ -107,44 +70,21 @@ func filled(templates []template, of []int) string {
 		if !found {
 			break
 		}
-		out.WriteString(before + "[" + spanText(templates, of, n) + "]")
+		span := spanText(templates, of, n)
+		if t.placeholders[n].kind == namesPart { // with its dots
+			before = strings.TrimSuffix(before, ".")
+			if strings.HasSuffix(span, between) {
+				after = strings.TrimPrefix(after, ".")
+			}
+		}
+		out.WriteString(before + span)
 		rest = after
 	}
 	return out.String() + rest
 }
 
 // placeholderText is how a placeholder is rendered.
-func placeholderText(n int) string { return fmt.Sprintf("[%d]", firstPlaceholder+n) }
-
-// spanText is the text for a placeholder: the number or key that all have, the numbers from the first to the last when none is
-// missing, or "*".
-func spanText(templates []template, of []int, n int) string {
-	first := templates[of[0]].placeholders[n]
-	same, numbers := true, map[int64]bool{}
-	low, high := first.number, first.number
-	for _, i := range of {
-		h := templates[i].placeholders[n]
-		same = same && h == first
-		if h.object || h.key != "" {
-			low, high = 0, -1 // no numbers
-		}
-		numbers[h.number] = true
-		if low <= high {
-			low, high = min(low, h.number), max(high, h.number)
-		}
-	}
-	switch {
-	case first.object:
-		return anyKey
-	case same && first.key != "":
-		return first.key
-	case same:
-		return fmt.Sprint(first.number)
-	case high-low == int64(len(numbers))-1:
-		return fmt.Sprintf("%d..%d", low, high)
-	}
-	return anyKey
-}
+func placeholderText(n int) string { return fmt.Sprint(firstPlaceholder + n) }
 
 func newTemplate(b *scan.Block) template {
 	if len(b.Path) == 0 {
@@ -152,7 +92,6 @@ func newTemplate(b *scan.Block) template {
 	}
 	var t template
 	var p scan.Path
-	inModules := false
 	for i := 0; i < len(b.Path); i++ {
 		s := b.Path[i]
 		switch s.Kind {
@@ -161,67 +100,82 @@ func newTemplate(b *scan.Block) template {
 		case scan.StepNext, scan.StepSaved:
 			return t.of(p, graphTail)
 		}
-		n := moduleSteps(b.Path[i:])
+		c := newModuleChain(b.Path, i)
 		switch {
-		case n > 0 && !inModules:
-			p = append(p, scan.Step{Kind: scan.StepAttribute, Name: anyModule})
-		case n == 0 && i > 0 && b.Path[i-1].Kind == scan.StepDict: // an attribute
-			p = append(p, s)
-		case n == 0:
+		case c.steps > 0:
+			p = append(p, t.modules(c)...)
+			i += c.steps - 1
+		case i > 1 && s.Kind == scan.StepAttribute, i > 0 && b.Path[i-1].Kind == scan.StepDict:
+			p = append(p, t.attribute(s))
+		default:
 			p = append(p, t.hide(s))
 		}
-		inModules = n > 0
-		i += max(n-1, 0)
 	}
 	return t.of(p, "")
 }
 
 func (t template) of(p scan.Path, tail string) template {
-	t.text = p.String() + tail
+	t.text, t.graph = p.String()+tail, tail != ""
 	return t
-}
-
-// partNames are the attributes in which an nn.Module keeps its parts (torch/nn/modules/module.py).
-var partNames = []string{"_modules", "_parameters", "_buffers"}
-
-// moduleSteps is how many steps lead from a module to one of its parts; 0: the path goes elsewhere.
-func moduleSteps(p scan.Path) int {
-	n := 0
-	if len(p) > 0 && p[0].Kind == scan.StepDict {
-		n = 1
-	}
-	switch {
-	case len(p) < n+2 || !slices.Contains(partNames, p[n].Name) || p[n+1].Kind != scan.StepKey:
-		return 0
-	case p[n].Kind == scan.StepAttribute || p[n].Kind == scan.StepKey:
-		return n + 2
-	}
-	return 0
 }
 
 // hide puts a placeholder where a step has something that may differ.
 func (t *template) hide(s scan.Step) scan.Step {
-	n := len(t.placeholders)
-	if n == maxPlaceholders || s.Name != "" && s.Kind == scan.StepIndex { // a field of a named tuple
+	if s.Name != "" && s.Kind == scan.StepIndex { // a field of a named tuple
 		return s
 	}
 	switch {
 	case s.Kind == scan.StepSlot && s.KeyText != "": // an entry of a cache
-		s.KeyText = fmt.Sprint(firstPlaceholder + n)
-		t.placeholders = append(t.placeholders, placeholder{object: true})
+		if n, ok := t.put(placeholder{kind: objectPart, text: s.KeyText}); ok {
+			s.KeyText = fmt.Sprint(n)
+		}
 		return s
 	case s.Kind == scan.StepIndex:
-		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
+		return t.element(s, placeholder{kind: numberPart, number: s.Index})
 	case s.Kind != scan.StepKey:
 		return s
 	case s.KeyKind == scan.KeyInt:
-		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
-	case s.KeyKind == scan.KeyString:
-		text := scan.Path{s}.String() // in brackets
-		t.placeholders = append(t.placeholders, placeholder{key: strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")})
-	default:
-		t.placeholders = append(t.placeholders, placeholder{object: true})
+		return t.element(s, placeholder{kind: numberPart, number: s.Index})
 	}
-	s.Index, s.KeyKind, s.Name, s.KeyText, s.KeyPath = int64(firstPlaceholder+n), scan.KeyInt, "", "", nil
+	text := scan.Path{s}.String() // in brackets
+	text = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	if s.KeyKind == scan.KeyString {
+		return t.element(s, placeholder{kind: keyPart, text: text, key: s.Name})
+	}
+	h := placeholder{kind: objectPart, text: text}
+	if s.KeyText == "" {
+		h.number = int64(s.KeyAddr)
+	}
+	return t.element(s, h)
+}
+
+// element puts a placeholder in brackets.
+func (t *template) element(s scan.Step, h placeholder) scan.Step {
+	n, ok := t.put(h)
+	if !ok {
+		return s
+	}
+	return scan.Step{Kind: scan.StepKey, KeyKind: scan.KeyInt, Index: n}
+}
+
+// attribute puts a placeholder in place of the digits with which the name of an attribute ends.
+func (t *template) attribute(s scan.Step) scan.Step {
+	stem, digits := splitDigits(s.Name)
+	if stem == "" || digits == "" {
+		return s
+	}
+	if n, ok := t.put(placeholder{kind: suffixPart, text: digits, stem: stem}); ok {
+		s.Name = stem + fmt.Sprint(n)
+	}
 	return s
+}
+
+// put adds a placeholder, and reports its number and whether there was room for it.
+func (t *template) put(h placeholder) (int64, bool) {
+	n := len(t.placeholders)
+	if n == maxPlaceholders {
+		return 0, false
+	}
+	t.placeholders = append(t.placeholders, h)
+	return int64(firstPlaceholder + n), true
 }

@@ -88,7 +88,7 @@ func TestFoldNumbers(t *testing.T) {
 	requireOne(t, "kept[5..7]", kept(7, 5, 6)...)
 	requireOne(t, "kept[4]", kept(4)...)
 	requireOne(t, "kept[4]", kept(4, 4)...)
-	requireOne(t, "kept[*]", kept(0, 2)...)
+	requireOne(t, "kept[2 of 0..2]", kept(0, 2)...)
 	var grid []scan.Block
 	for i := range 12 {
 		grid = append(grid, held(1, scan.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
@@ -110,39 +110,81 @@ func TestFoldCaches(t *testing.T) {
 		slot := scan.Step{Kind: scan.StepSlot, Name: "cache", KeyText: fmt.Sprint(i)}
 		entries = append(entries, held(1, scan.CategoryTensor, route(mainModule(), attribute("mask"), slot)))
 	}
-	requireOne(t, "mask.cache[*]", entries...)
+	requireOne(t, "mask.cache[3 keys]", entries...)
 	requireOne(t, "mask.cache[0]", entries[0])
 }
 
 func TestFoldModules(t *testing.T) {
-	requireOne(t, "model.*", held(1, scan.CategoryParameter, weight("0")), held(1, scan.CategoryParameter, weight("1")))
-	requireOne(t, "model.*.grad", held(1, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad})),
+	requireOne(t, "model.blocks[0..1].mlp.weight", held(1, scan.CategoryParameter, weight("0")), held(1, scan.CategoryParameter, weight("1")))
+	requireOne(t, "model.blocks[2 of 0..3].mlp.weight.grad", held(1, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad})),
 		held(1, scan.CategoryGradient, append(weight("3"), scan.Step{Kind: scan.StepGrad})))
 	plain := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", "3"), attribute("cache"), index(0))
 	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain))
-	requireOne(t, "model.*.cache[0]", held(1, scan.CategoryTensor, plain), held(2, scan.CategoryTensor, plain))
+	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain), held(2, scan.CategoryTensor, plain))
 	slow := route(mainModule(), attribute("model"), scan.Step{Kind: scan.StepDict}, word("_modules"), word("blocks"), scan.Step{Kind: scan.StepDict}, word("_parameters"), word("w"))
-	requireOne(t, "model.*", held(1, scan.CategoryParameter, slow), held(1, scan.CategoryParameter, weight("0")))
-	state := func(block, name string) scan.Block {
-		return held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name)))
+	quick := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_parameters", "b"))
+	requireOne(t, "model.blocks.*", held(1, scan.CategoryParameter, slow), held(1, scan.CategoryParameter, quick))
+	head := route(mainModule(), attribute("model"), part("_modules", "head"), part("_parameters", "weight"))
+	requireOne(t, "model.*", held(1, scan.CategoryParameter, slow), held(1, scan.CategoryParameter, head))
+	var states []scan.Block
+	for _, block := range []string{"0", "1", "2"} {
+		for _, name := range []string{"exp_avg", "exp_avg_sq"} {
+			states = append(states, held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name))))
+		}
 	}
-	got := ownersOf([]scan.Block{state("0", "exp_avg"), state("0", "exp_avg_sq"), state("1", "exp_avg"), state("1", "exp_avg_sq")})
-	require.Equal(t, []string{"opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']", "opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']"}, got)
+	requireOne(t, "opt.state[3 keys]['exp_avg', 'exp_avg_sq']", states...)
 }
 
-// TestFoldKeys: a few keys are names, many are numbers in other clothes.
+// TestFoldGrowingModules: what a program adds to a model is a row of its own, and keeps the name of what it is added to.
+func TestFoldGrowingModules(t *testing.T) {
+	dict := func(names ...any) scan.Path { // of the first name on: in a dictionary of modules
+		p := route(mainModule(), attribute("net"))
+		for i, n := range names {
+			kind := "_modules"
+			if i == len(names)-1 {
+				kind = "_parameters"
+			}
+			p = append(p, part(kind, n.(string))...)
+			p[len(p)-1].Type = "Linear"
+			if n == "heads" || n == "lora_A" {
+				p[len(p)-1].Type = "ModuleDict"
+			}
+		}
+		return p
+	}
+	var blocks []scan.Block
+	for _, name := range []string{"a", "b", "c"} {
+		blocks = append(blocks, held(1, scan.CategoryParameter, dict("heads", name, "weight")))
+		blocks = append(blocks, held(1, scan.CategoryParameter, dict("layers", "0", "q", "lora_A", name, "weight")))
+		blocks = append(blocks, held(1, scan.CategoryParameter, dict("layers", "1", "v", "lora_A", name, "weight")))
+		blocks = append(blocks, held(1, scan.CategoryParameter, dict("extra_"+fmt.Sprint(len(blocks)), "weight")))
+	}
+	blocks = append(blocks, held(1, scan.CategoryParameter, dict("body", "weight")), held(1, scan.CategoryParameter, dict("body", "bias")),
+		held(1, scan.CategoryParameter, dict("layers", "0", "q", "weight")), held(1, scan.CategoryParameter, dict("layers", "1", "norm", "bias")))
+	got := map[string]int{}
+	for _, name := range ownersOf(blocks) {
+		got[name]++
+	}
+	require.Equal(t, map[string]int{
+		"net.heads['a', 'b', 'c'].weight": 3, "net.layers[0..1]…lora_A['a', 'b', 'c'].weight": 6, "net.extra_*.weight": 3,
+		"net.body.*": 2, "net.layers[0..1].*": 2,
+	}, got)
+}
+
+// TestFoldKeys: keys fold as positions do, however many there are and wherever they are.
 func TestFoldKeys(t *testing.T) {
-	cache := func(n int) (out []scan.Block) {
+	cache := func(n int, name string) (out []scan.Block) {
 		for i := range n {
-			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), word(fmt.Sprint("user", i)), index(0))))
+			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), index(0), word(fmt.Sprint(name, i)), index(int64(i%2)))))
 		}
 		return out
 	}
-	got := ownersOf(cache(maxNamedKeys))
-	for i := range got {
-		require.Equal(t, fmt.Sprintf("cache['user%d'][0]", i), got[i])
+	requireOne(t, "cache[0]['user0'][0]", cache(1, "user")...)
+	for _, n := range []int{2, 3, 6, 8, 9, 40} {
+		requireOne(t, fmt.Sprintf("cache[0]['user0'..'user%d'][0..1]", n-1), cache(n, "user")...)
+		requireOne(t, fmt.Sprintf("cache[0][%d keys][0..1]", n+2), append(cache(n, "user"), append(cache(1, "x"), cache(1, "longer name than others ")...)...)...)
 	}
-	requireOne(t, "cache[*][0]", cache(maxNamedKeys+1)...)
+	requireOne(t, "cache[0][3 keys 'user*'][0..1]", append(cache(2, "user"), cache(1, "user with a longer name ")...)...)
 	attributes := route(mainModule(), attribute("server"), scan.Step{Kind: scan.StepDict}, word("pool"))
 	requireOne(t, "server.pool", held(1, scan.CategoryTensor, attributes))
 }
@@ -219,7 +261,7 @@ func TestGroupings(t *testing.T) {
 	h := New(mixedReport())
 	require.EqualValues(t, 36<<10, h.Bytes)
 	for by, want := range map[Grouping][]string{
-		ByOwner:    {"model.*", "opt.state[model.blocks[0].mlp.weight]['exp_avg']", "<unknown: its path did not hold>", "<waiting for a stream>", "train.py:9 train() local x", "model.blocks[0].mlp.weight.grad"},
+		ByOwner:    {"model.blocks[0..1].mlp.weight", "opt.state[model.blocks[0].mlp.weight]['exp_avg']", "<unknown: its path did not hold>", "<waiting for a stream>", "train.py:9 train() local x", "model.blocks[0].mlp.weight.grad"},
 		ByModule:   {"model.blocks.0.mlp", NoModule, "model.blocks.1.mlp"},
 		ByDType:    {"float32", NoTensor, "bool"},
 		ByShape:    {"[32, 64] float32", "[10] float32", NoTensor, "[] bool", "[32, 16] float32"},
@@ -246,7 +288,7 @@ func TestGroupings(t *testing.T) {
 	require.Equal(t, 4, top.More)
 	require.Equal(t, h.Bytes, top.Bytes)
 	require.Equal(t, Row{
-		Name: "model.*", Holder: "model.*", What: "parameters", Tensors: "[32, 64] float32", Bytes: 16 << 10, Blocks: 2, Share: 16.0 / 36, Of: []int{0, 1},
+		Name: "model.blocks[0..1].mlp.weight", Holder: "model.blocks[0..1].mlp.weight", What: "parameters", Tensors: "[32, 64] float32", Bytes: 16 << 10, Blocks: 2, Share: 16.0 / 36, Of: []int{0, 1},
 	}, top.Rows[0])
 	row := firstRow(h, ByOwner, "train.py:9 train() local x")
 	require.Equal(t, []string{"train.py:9 train()", "x"}, []string{row.Where, row.Holder})

@@ -170,11 +170,11 @@ func TestHolder(t *testing.T) {
 func TestHolderOfKeys(t *testing.T) {
 	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
 	for want, names := range map[string][]string{
-		"kept[*]":            {"kept[*]['loss']", "kept[*]['box']", "kept[*]['score']"},
-		"self.seen[0..9]":    {"self.seen[0..9].loss", "self.seen[0..9].score", "other.x"},
-		"":                   {"one['loss']", "two['loss']", "three['loss']"},
-		"log['a']":           {"log['a']", "log['a']", "log['b']"},
-		"main() local state": {"main() local state['x']", "main() local state['y']", "main() local state['z']"},
+		"kept[*]['box', 'loss', 'score']":   {"kept[*]['loss']", "kept[*]['box']", "kept[*]['score']"},
+		"self.seen[0..9]":                   {"self.seen[0..9].loss", "self.seen[0..9].score", "other.x"},
+		"":                                  {"one['loss']", "two['loss']", "three['loss']"},
+		"log['a', 'b']":                     {"log['a']", "log['a']", "log['b']"},
+		"main() local state['x', 'y', 'z']": {"main() local state['x']", "main() local state['y']", "main() local state['z']"},
 	} {
 		var rows []leaks.Holder
 		for _, name := range names {

@@ -5,13 +5,13 @@ package leaks
 import (
 	"cmp"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Kind is what a finding is of.
@@ -322,57 +322,51 @@ const (
 	attributedNative = 3
 )
 
-// part is the last step of a holder's name: a key or an attribute.
-var part = regexp.MustCompile(`(\['[^']*'\]|\.[A-Za-z_]\w*)$`)
+// commonShare is the part of the known bytes that the container must hold which names a finding; where none does, half is enough.
+const commonShare = 0.75
 
-// holder is what holds most of the blocks of its sites, or what holds its holders: "kept[*]" of "kept[*]['loss']" and "kept[*]['score']".
+// holder is what holds most of the blocks of a finding's sites: the innermost container that they have in common, "kept[0..99]" of
+// "kept[0..99].loss" and "kept[0..99].score"; empty: nothing that is known. Names in brackets are of what is not a holder. A job that goes on
+// has allocated, when it was read, what is in no reading: where that is most of it, what is known decides, and open counts the rest.
 func (f *Finding) holder(all []Holder) (best string, open uint64) {
-	if best, open = f.oneHolder(all); best != "" {
-		return best, open
-	}
-	wider := slices.Clone(all)
-	for i := range wider {
-		if h := &wider[i]; h.named() {
-			h.Name = part.ReplaceAllString(h.Name, "")
-		}
-	}
-	return f.oneHolder(wider)
-}
-
-// oneHolder is what holds half of the blocks of its sites or more, as far as holders are known; empty: nothing that is known. Names in
-// brackets are of what is not a holder. A job that goes on has allocated, when it was read, what is in no reading: where that is
-// most of it, what is known decides, and open counts the rest.
-func (f *Finding) oneHolder(all []Holder) (best string, open uint64) {
-	sums, blocks := map[string]uint64{}, map[string]uint64{}
+	var parts []varpath.Part
 	var sum, known, native uint64
-	for _, h := range all {
-		if !slices.Contains(f.Sites, h.Site) {
+	for i := range all {
+		h := &all[i]
+		switch {
+		case !slices.Contains(f.Sites, h.Site):
 			continue
+		case h.named():
+			known += h.Bytes
+			parts = append(parts, varpath.Part{Name: h.Name, Bytes: h.Bytes})
+		case strings.HasPrefix(h.Name, "<"):
+			native, open = native+h.Bytes, open+h.Blocks
+		default:
+			open += h.Blocks
 		}
 		sum += h.Bytes
-		if h.Name == "" || h.Name[0] == '[' {
-			open += h.Blocks
-			continue
-		}
-		if h.Name[0] == '<' {
-			native, open = native+h.Bytes, open+h.Blocks
-			continue
-		}
-		known += h.Bytes
-		blocks[h.Name] += h.Blocks
-		if sums[h.Name] += h.Bytes; best == "" || sums[h.Name] > sums[best] {
-			best = h.Name
-		}
 	}
+	best = cmp.Or(varpath.Common(parts, commonShare), varpath.Common(parts, 0.5))
+	bytes, blocks := f.within(all, best)
 	switch {
 	case best == "":
 		return "", 0
-	case 2*sums[best] >= sum:
+	case 2*bytes >= sum:
 		return best, 0
-	case blocks[best] >= attributedFrom && float64(sums[best]) >= attributedShare*float64(known) && native <= attributedNative*sums[best]:
+	case blocks >= attributedFrom && float64(bytes) >= attributedShare*float64(known) && native <= attributedNative*bytes:
 		return best, open
 	}
 	return "", 0
+}
+
+// within adds up what lies in a container.
+func (f *Finding) within(all []Holder, container string) (bytes, blocks uint64) {
+	for i := range all {
+		if h := &all[i]; slices.Contains(f.Sites, h.Site) && varpath.Within(h.Name, container) {
+			bytes, blocks = bytes+h.Bytes, blocks+h.Blocks
+		}
+	}
+	return bytes, blocks
 }
 
 // nameHolder finds what holds a finding: by its blocks, where they were read one by one, by an earlier reading of them, by its sites.

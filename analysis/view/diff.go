@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Difference is what changed between two tables of the same kind.
@@ -139,7 +140,7 @@ var matchSteps = map[RowKind][]matchStep{
 	ByHolder:   {{key: (*matcher).whole}, {key: (*matcher).container}},
 }
 
-func (*matcher) container(e *Row, _ func(string) string) string { return HolderKey(e.Name) }
+func (*matcher) container(e *Row, _ func(string) string) string { return varpath.Key(e.Name) }
 
 func (*matcher) whole(e *Row, file func(string) string) string        { return e.key(file, true) }
 func (*matcher) withoutLines(e *Row, file func(string) string) string { return e.key(file, false) }

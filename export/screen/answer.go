@@ -316,7 +316,7 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 	if r.Named && r.Category != phases.NoCategory && utf8.RuneCountInString(title) > width {
 		title = table.CategoryText(r.Category)
 	}
-	name = layout.FitMiddle(title, width)
+	name = layout.FitHolder(title, width)
 	short := lineText(e, room-len(more)) + more
 	if utf8.RuneCountInString(short) <= room && (e.File != "" || !strings.HasSuffix(short, "…")) {
 		return name, short, ""

@@ -287,7 +287,7 @@ func (p *printer) dumpPinners(pins []allocator.Block, h *holders.Index) {
 	}
 	for i := range pins[:min(shownPins, len(pins))] {
 		if n, ok := h.Find(&pins[i]); ok {
-			p.line("      by    %#x %s", pins[i].Addr, strings.TrimRight(layout.FitMiddle(h.Report.Blocks[n].Name(), p.Columns()-widthPinner), " "))
+			p.line("      by    %#x %s", pins[i].Addr, strings.TrimRight(layout.FitHolder(h.Report.Blocks[n].Name(), p.Columns()-widthPinner), " "))
 		}
 	}
 }

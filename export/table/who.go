@@ -125,7 +125,7 @@ func (p *printer) heldRow(holder, where, what, figures string) {
 	whereWidth, whatWidth := room*wherePercent/100, room*whatPercent/100
 	place, function, _ := strings.Cut(where, " ")
 	if room < layout.WideLabel || utf8.RuneCountInString(place) > whereWidth {
-		p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitMiddle(holder, room) + figures)
+		p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitHolder(holder, room) + figures)
 		if about := strings.Trim(where+" · "+what, "· "); about != "" {
 			p.Wrap("      "+about, len("        "))
 		}
@@ -140,7 +140,7 @@ func (p *printer) heldRow(holder, where, what, figures string) {
 		about = " " + layout.Pad(layout.FitPlace(place, function, whereWidth), whereWidth) + about
 		room -= whereWidth + 1
 	}
-	p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitMiddle(holder, room) + about + figures)
+	p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitHolder(holder, room) + about + figures)
 }
 
 // whatText says what the blocks of a row are, as far as its name does not.
@@ -164,7 +164,7 @@ func (p *printer) whoViews(h *holders.Index) {
 	p.line("views that keep more than they show")
 	for _, v := range views[:min(shownViews, len(views))] {
 		b := &h.Report.Blocks[v.Block]
-		p.line("  %s %s of %s", strings.TrimRight(layout.FitMiddle(b.Name(), p.Columns()-widthView), " "), Bytes(v.Seen), Bytes(v.Size))
+		p.line("  %s %s of %s", strings.TrimRight(layout.FitHolder(b.Name(), p.Columns()-widthView), " "), Bytes(v.Seen), Bytes(v.Size))
 	}
 	if more := len(views) - shownViews; more > 0 {
 		p.line("  and %d more", more)

@@ -520,7 +520,15 @@ func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
 	if b.Complete == No {
 		b.Missing = counts.missing.Native + counts.missing.Python
 	}
-	a.native[block] = counts.onlyNative()
+	a.native[block] = counts.onlyNative() && !a.younger(block)
+}
+
+// younger reports whether a tensor of a block has a Python object that the copy does not know.
+func (a *assembly) younger(block int) bool {
+	return a.now != nil && slices.ContainsFunc(a.byBlock[block], func(k int) bool {
+		g := &a.targets[k]
+		return g.impl != 0 && g.object == 0 && a.now.Reader().Object(g.impl) != 0
+	})
 }
 
 func (a *assembly) rank(k int, best *candidate) int {
@@ -563,12 +571,14 @@ func (a *assembly) why(b *Block, block int, known bool) {
 		b.Category = CategoryPending
 	case !a.torch.KnowsTensors():
 		b.Why = "the layout of PyTorch's tensors was not found"
-	case !known && a.native[block]:
+	case a.heap == nil && len(a.byBlock[block]) > 0:
+		b.Why = a.report.NoPython
+	case !known && a.native[block] && (a.now == nil || a.seen(b)): // the copy knows the Python object of a tensor that is older
 		b.Category = CategoryNative
+	case a.younger(block):
+		b.Category, b.Why = CategoryChanging, "allocated while it was read"
 	case known:
 		b.Category, b.Why = CategoryChanging, "its holder changed while it was read"
-	case a.heap == nil && len(a.byBlock[block]) > 0:
-		b.Why = "the Python interpreter cannot be read"
 	case len(a.byBlock[block]) > 0:
 		b.Why = "no path leads to its tensor"
 	case a.now != nil && !a.seen(b):
@@ -592,7 +602,7 @@ func (a *assembly) leftover() {
 	var bare []*Block
 	for i := range a.live.blocks {
 		b := &a.live.blocks[i]
-		if len(b.Path) > 0 || b.State == inspect.StatePending || a.now != nil && !a.seen(b) {
+		if len(b.Path) > 0 || b.State == inspect.StatePending || a.now != nil && !a.seen(b) || a.younger(i) {
 			continue
 		}
 		if len(a.byBlock[i]) == 0 {
@@ -615,7 +625,7 @@ func (a *assembly) leftover() {
 	environ, _ := a.p.Environ()
 	owners := torchlayout.NewOwners(a.torch, environ)
 	a.workspaces(owners, bare)
-	if len(lost) == 0 {
+	if len(lost) == 0 || a.heap == nil { // C++ alone does not hold what Python may
 		return
 	}
 	addrs := slices.Sorted(maps.Keys(lost))
@@ -636,21 +646,29 @@ func (a *assembly) workspaces(owners *torchlayout.Owners, bare []*Block) {
 	}
 	classes := owners.Workspaces(requested)
 	for _, b := range bare {
-		a.ownedBy(b, classes[b.from()])
+		switch class := classes[b.from()]; {
+		case class != storageClass || a.now == nil && a.heap != nil:
+			a.ownedBy(b, class)
+		case a.now != nil: // the copy has all storages that are older
+			b.Category, b.Why = CategoryChanging, "allocated while it was read"
+		}
 	}
 }
+
+// storageClass is the class of what a tensor keeps its elements in.
+const storageClass = "c10::StorageImpl"
 
 // ownedBy names a block after the class of what owns its memory. A storage without a tensor is held by C++, as by autograd for a moment. Other objects
 // of autograd own no memory: what looks so is left of a storage that was freed there.
 func (a *assembly) ownedBy(b *Block, class string) {
-	const storage, autograd = "c10::StorageImpl", "torch::autograd::"
+	const autograd = "torch::autograd::"
 	if class == "" || strings.HasPrefix(class, autograd) {
 		return
 	}
 	b.Class = cutText(class)
 	switch {
 	case !a.stillBare(b):
-	case class == storage:
+	case class == storageClass:
 		b.Category, b.Why = CategoryNative, ""
 	default:
 		b.Category, b.Why = CategoryWorkspace, ""

@@ -38,6 +38,8 @@ type Report struct {
 	PID int
 	// Python is the interpreter's version, as "3.11.7"; empty when none was found or its layout is not known: see Notes.
 	Python string
+	// NoPython says why no Python could be read, without a full stop; empty: one was. Holders in Python are not known then.
+	NoPython string
 	// Torch is the version in the file beside the library, as "2.15.0+cu132"; empty when it is not known.
 	Torch string
 	// Devices are the allocator's own totals at Time.

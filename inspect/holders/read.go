@@ -295,12 +295,14 @@ func (r *reading) python() *pyobject.Heap {
 	var unknown *cpython.UnknownVersionError
 	switch {
 	case err == nil:
-		r.report.Python = h.Version.String()
+		r.report.Python, r.report.NoPython = h.Version.String(), ""
 		return h
 	case errors.As(err, &unknown):
 		r.note("Python %s is not supported: holders in Python are not known", unknown.Version)
+		r.report.NoPython = fmt.Sprintf("Python %s is not supported", unknown.Version)
 	default:
 		r.note("no Python to read: %v", err)
+		r.report.NoPython = fmt.Sprintf("the Python interpreter cannot be read: %v", err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // tableHeight is the lines of the table, its header among them.
@@ -162,7 +163,7 @@ func changeOf(r *Row, base map[string]int64) string {
 func (m *Model) nameOf(r *Row, width int) string {
 	name := shortSymbol(r, width)
 	if ansi.StringWidth(name) > width && width > 1 {
-		return shortHolder(name, width)
+		return varpath.Fit(name, width)
 	}
 	for _, more := range []string{r.Function, r.Source, r.Category} {
 		if more == "" {
@@ -175,23 +176,6 @@ func (m *Model) nameOf(r *Row, width int) string {
 		name += "  " + ansi.Truncate(more, left, "…")
 	}
 	return name
-}
-
-// localMark is between a frame and its variable in the name of a holder.
-const localMark = " local "
-
-// shortHolder shortens the name of a holder: without the frame that a local variable is of, then in the middle, so that the variable and the
-// last attribute stay.
-func shortHolder(name string, width int) string {
-	if _, variable, ok := strings.Cut(name, localMark); ok {
-		name = variable
-	}
-	n := ansi.StringWidth(name)
-	if n <= width {
-		return name
-	}
-	head := (width - 1) / 3
-	return ansi.Truncate(name, head, "") + "…" + ansi.TruncateLeft(name, n-(width-1-head), "")
 }
 
 // shortSymbol leaves out namespaces of a native symbol, outermost first, until it fits: "AddmmBackward0::apply".

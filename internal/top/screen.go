@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -118,7 +119,7 @@ type StackOfLine struct {
 }
 
 // Key tells a row from others of its table, and finds it in other screens: what grows has another range in its name each time.
-func (r *Row) Key() string { return view.HolderKey(r.Name) + "\x00" + r.Function + "\x00" + r.File }
+func (r *Row) Key() string { return varpath.Key(r.Name) + "\x00" + r.Function + "\x00" + r.File }
 
 // Part is what one process adds to a Screen.
 type Part struct {
@@ -188,7 +189,7 @@ func (s *Screen) Add(parts []Part) {
 	held(s, parts)
 	for by, rows := range s.Tables {
 		for i := range rows {
-			if g := growth[growthKey{by, view.HolderKey(rows[i].Name)}]; g != nil {
+			if g := growth[growthKey{by, varpath.Key(rows[i].Name)}]; g != nil {
 				rows[i].PerStep, rows[i].Holder = &g.bytes, g.holder
 			}
 		}
@@ -220,7 +221,7 @@ func growthOf(parts []Part) map[growthKey]*rowGrowth {
 		for k := range parts[i].Leaks.Findings {
 			f := &parts[i].Leaks.Findings[k]
 			name, _, _ := strings.Cut(f.Name(), " ")
-			for _, key := range []growthKey{{ByLine, view.HolderKey(name)}, {ByHolder, view.HolderKey(f.Holder)}} {
+			for _, key := range []growthKey{{ByLine, varpath.Key(name)}, {ByHolder, varpath.Key(f.Holder)}} {
 				if out[key] == nil {
 					out[key] = &rowGrowth{holder: f.Holder}
 				}
@@ -257,7 +258,7 @@ func rowOf(e *view.Row) Row {
 func held(s *Screen, parts []Part) {
 	holders, categories := map[string]*Row{}, map[string]*Row{}
 	add := func(rows map[string]*Row, name string, h *view.HeldSite) *Row {
-		key := view.HolderKey(name)
+		key := varpath.Key(name)
 		if rows[key] == nil { // sites come largest first: the name is that of the largest
 			rows[key] = &Row{Name: words.Line(name)}
 		}

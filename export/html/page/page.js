@@ -163,15 +163,10 @@ function drawHead() {
   $('notes').hidden = head.notes.length === 0;
 }
 
-// layerName is a name for the legend, which has little room. Of a holder in a function the line and the function are left out, and the middle of
-// what is long: what it ends with tells it from others.
+// layerName is a name for the legend, which has little room.
 function layerName(name) {
   const room = window.innerWidth > 720 ? 38 : 24; // characters
-  const path = name.split(' local ').slice(1).join(' local ');
-  if (!path || name.length <= room) return name;
-  if (path.length <= room) return path;
-  const head = Math.floor(room / 2);
-  return `${path.slice(0, head)}…${path.slice(head + 1 - room)}`;
+  return name.includes(' local ') || /[[.]/.test(name) && !/[ :]/.test(name) ? fitHolder(name, room) : name;
 }
 
 function drawLegend() {

@@ -6,18 +6,19 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
 // FitName shortens the name of a function from the left, qualifier by qualifier, and cuts it where the last one is too long. What is
-// the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out. Of a holder, as in "train.py:88 main() local
-// self.kept[0..7]", the line is left out first, then the function, and then the middle: what it ends with tells it from others.
+// the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out. A holder, as in "train.py:88 main() local
+// self.kept[0..7]", is shortened as FitHolder does.
 func FitName(name string, width int) string {
 	if node, ok := strings.CutSuffix(name, "::apply"); ok && strings.Contains(node, "Backward") {
 		name = node[strings.LastIndex(node, ":")+1:]
 	}
 	if place, rest, ok := strings.Cut(name, " "); ok && utf8.RuneCountInString(name) > width && isLine(place) {
-		return fitHolder(rest, width)
+		return varpath.Fit(rest, width)
 	}
 	for utf8.RuneCountInString(name) > width {
 		at := -1
@@ -36,13 +37,6 @@ func FitName(name string, width int) string {
 		return string(r[:max(0, width-1)]) + "…"
 	}
 	return name
-}
-
-func fitHolder(name string, width int) string {
-	if _, path, ok := strings.Cut(name, " local "); ok && utf8.RuneCountInString(name) > width {
-		name = path
-	}
-	return strings.TrimRight(FitMiddle(name, width), " ")
 }
 
 // isLine says whether a word ends like "train.py:88".
@@ -108,6 +102,11 @@ func FitTail(s string, width int) string {
 		return "…" + string(r[len(r)-width+1:])
 	}
 	return Fit(s, width)
+}
+
+// FitHolder is the name of a holder in a width, as varpath.Fit shortens it.
+func FitHolder(name string, width int) string {
+	return Fit(varpath.Fit(words.Line(name), width), width)
 }
 
 // FitMiddle is Fit that keeps both ends: of a path, where it begins and where it leads to.

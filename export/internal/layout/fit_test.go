@@ -42,10 +42,17 @@ func TestFitName(t *testing.T) {
 		{"train.py:88 T.main() local self.kept[0..7]", 42, "train.py:88 T.main() local self.kept[0..7]"},
 		{"train.py:88 T.main() local self.kept[0..7]", 41, "T.main() local self.kept[0..7]"},
 		{"train.py:88 T.main() local self.kept[0..7]", 29, "self.kept[0..7]"},
-		{"train.py:88 T.main() local self.kept[0..7]", 10, "self.…..7]"},
+		{"train.py:88 T.main() local self.kept[0..7]", 10, "self.kept"},
 	} {
 		require.Equal(t, tt.want, FitName(tt.name, tt.width), tt)
 	}
+}
+
+// TestFitHolder: the variable and the last attribute stay.
+func TestFitHolder(t *testing.T) {
+	require.Equal(t, "trainer…preds[0..49]", FitHolder("train.py:88 main() local trainer.metrics['val', 'train'].preds[0..49]", 20))
+	require.Equal(t, "kept[0..7]  ", FitHolder("kept[0..7]", 12))
+	require.Equal(t, "optimizer…state    ", FitHolder("optimizer state opt.inner.state", 19))
 }
 
 // TestFitMarked: the line is there in any width, the mark as long as there is room for both.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package varpath
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// someElements stands for elements of containers.
+const someElements = "[…]"
+
+// Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then what
+// lies between the variable and the last attribute, then the elements of containers.
+func Fit(name string, width int) string {
+	p := Parse(name)
+	if fits(name, width) || len(p.Elements) == 0 {
+		return cut(name, width)
+	}
+	if _, function, ok := strings.Cut(p.Where, " "); ok {
+		if short := (Path{function, p.Elements}).String(); fits(short, width) {
+			return short
+		}
+	}
+	e := p.Elements
+	if path := join(e); fits(path, width) {
+		return path
+	}
+	last := lastAttribute(e)
+	if short := fitBetween(e, last, width); short != "" {
+		return short
+	}
+	if short := fitLongest(e, width); short != "" {
+		return short
+	}
+	closed := []string{e[0]}
+	for i, x := range e[1:] {
+		switch {
+		case x[0] != '[' && i+1 <= last:
+			closed = append(closed, x)
+		case x[0] == '[' && closed[len(closed)-1] != someElements:
+			closed = append(closed, someElements)
+		}
+	}
+	last = lastAttribute(closed)
+	if short := fitBetween(closed, last, width); short != "" {
+		return short
+	}
+	if short := fitBetween(closed[:last+1], last, width); short != "" {
+		return short
+	}
+	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
+}
+
+// leastElement is the length of the shortest rest of an element whose middle is left out, characters.
+const leastElement = 8
+
+// fitLongest leaves out the middle of the longest element; empty: that does not suffice.
+func fitLongest(e []string, width int) string {
+	long := 0
+	for i := range e {
+		if utf8.RuneCountInString(e[i]) > utf8.RuneCountInString(e[long]) {
+			long = i
+		}
+	}
+	keep := utf8.RuneCountInString(e[long]) - utf8.RuneCountInString(join(e)) + width
+	if keep < leastElement {
+		return ""
+	}
+	return join(slices.Concat(e[:long], []string{cut(e[long], keep)}, e[long+1:]))
+}
+
+// lastAttribute is the number of the last element that is an attribute; 0: none is.
+func lastAttribute(e []string) int {
+	last := len(e) - 1
+	for last > 0 && e[last][0] != '.' {
+		last--
+	}
+	return last
+}
+
+// fitBetween leaves out the fewest elements before the last attribute, but not the variable; empty: that does not suffice.
+func fitBetween(e []string, last, width int) string {
+	if s := join(e); fits(s, width) {
+		return s
+	}
+	if last == 0 {
+		return ""
+	}
+	head, tail := e[0], join(e[last:])
+	short := func() string { return head + anyOf + strings.TrimPrefix(strings.TrimPrefix(tail, anyOf), ".") }
+	if !fits(short(), width) {
+		return ""
+	}
+	best := short()
+	first, end := 1, last
+	for first < end {
+		end--
+		if tail = e[end] + tail; !fits(short(), width) {
+			tail = tail[len(e[end]):]
+			break
+		}
+		best = short()
+	}
+	for ; first < end; first++ {
+		if head += e[first]; !fits(short(), width) {
+			break
+		}
+		best = short()
+	}
+	return best
+}
+
+func fits(s string, width int) bool { return utf8.RuneCountInString(s) <= width }
+
+// cut leaves out the middle of a text.
+func cut(s string, width int) string {
+	r := []rune(s)
+	if len(r) <= width {
+		return s
+	}
+	if width < 1 {
+		return ""
+	}
+	head := width / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package varpath takes the names of holders apart, such as "train.py:88 main() local self.kept[0..7]['loss']", as analysis/holders writes
+// them: what two of them have in common, whether one is part of another, and how a name is shortened.
+package varpath
+
+import "strings"
+
+// Path is a name in its elements.
+type Path struct {
+	// Where is the frame in which the variable is local, "train.py:88 main()"; empty: it is none.
+	Where string
+	// Elements are the variable, and what leads on from it: ".kept", "[0..7]", " closure". Joined they are the name without Where.
+	Elements []string
+}
+
+const (
+	local   = " local "
+	anyOf   = "…" // names of modules that differ
+	anyName = ".*"
+	graph   = ".grad_fn"
+)
+
+// Parse takes a name apart.
+func Parse(name string) Path {
+	var p Path
+	rest := name
+	if i := lastOutside(name, local); i >= 0 {
+		p.Where, rest = name[:i], name[i+len(local):]
+	}
+	for rest != "" {
+		n := elementLength(rest)
+		e := rest[:n]
+		if i := len(p.Elements); i > 0 && p.Elements[i-1] == anyOf && strings.IndexAny(e, ".[ ") != 0 {
+			e = "." + e
+		}
+		p.Elements = append(p.Elements, e)
+		rest = rest[n:]
+	}
+	return p
+}
+
+// String joins a path to its name.
+func (p Path) String() string {
+	rest := join(p.Elements)
+	if p.Where == "" {
+		return rest
+	}
+	return p.Where + local + rest
+}
+
+// join writes elements, without the dot after names that are left out.
+func join(elements []string) string {
+	var out strings.Builder
+	for i, e := range elements {
+		if i > 0 && elements[i-1] == anyOf {
+			e = strings.TrimPrefix(e, ".")
+		}
+		out.WriteString(e)
+	}
+	return out.String()
+}
+
+// lastOutside finds the last occurrence of a text that is not in brackets.
+func lastOutside(name, text string) int {
+	last := -1
+	for i := 0; i < len(name); {
+		switch {
+		case name[i] == '[':
+			i += bracketLength(name[i:])
+		case strings.HasPrefix(name[i:], text):
+			last = i
+			i += len(text)
+		default:
+			i++
+		}
+	}
+	return last
+}
+
+// elementLength is the length of the first element of the rest of a name, at least 1.
+func elementLength(s string) int {
+	switch {
+	case s[0] == '[':
+		return bracketLength(s)
+	case strings.HasPrefix(s, anyOf):
+		return len(anyOf)
+	case strings.HasPrefix(s, graph) && (len(s) == len(graph) || strings.IndexByte(" <", s[len(graph)]) >= 0):
+		return len(s) // nodes of a graph
+	}
+	for i := 1; i < len(s); i++ {
+		switch {
+		case strings.HasPrefix(s[i:], ".."): // self.head_1..head_240
+			i++
+		case strings.IndexByte(".[ ", s[i]) >= 0 || strings.HasPrefix(s[i:], anyOf):
+			return i
+		}
+	}
+	return len(s)
+}
+
+// bracketLength is the length of what is in brackets, with them; all of it where they are not closed.
+func bracketLength(s string) int {
+	depth := 0
+	quote := byte(0)
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case quote != 0 && c == '\\':
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '"':
+			quote = c
+		case c == '[':
+			depth++
+		case c == ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(s)
+}
+
+// kind is what an element has in common with those that stand for other elements of the same containers.
+func kind(element string) string {
+	switch {
+	case element[0] == '[':
+		return "[]"
+	case strings.HasPrefix(element, graph):
+		return graph
+	case element[0] != '.' || element == anyName:
+		return element
+	}
+	first, _, _ := strings.Cut(element[1:], "..")
+	stem := strings.TrimRight(strings.TrimSuffix(first, "*"), "0123456789")
+	if stem == "" || stem == first {
+		return element
+	}
+	return "." + stem + "#"
+}
+
+// Key is the same for two readings of one container: a name without the ranges of its elements, and without the line at which a function
+// just was.
+func Key(name string) string {
+	p := Parse(name)
+	p.Where = whereKey(p.Where)
+	for i, e := range p.Elements {
+		p.Elements[i] = kind(e)
+	}
+	return p.String()
+}
+
+// whereKey is a frame without its line.
+func whereKey(where string) string {
+	words := strings.Split(where, " ")
+	for i, w := range words {
+		if file, line, ok := strings.Cut(w, ":"); ok && line != "" && strings.Trim(line, "0123456789") == "" {
+			words[i] = file
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// Root is the part of a name's Key before the first element of a container: the variable and its attributes.
+func Root(name string) string {
+	p := Parse(name)
+	p.Where = whereKey(p.Where)
+	for i, e := range p.Elements {
+		if e[0] == '[' || e == anyOf {
+			p.Elements = p.Elements[:i]
+			break
+		}
+		p.Elements[i] = kind(e)
+	}
+	return p.String()
+}
+
+// Within reports whether a name is of what a container holds, or of the container itself, as two readings may name them. An empty name
+// is not known.
+func Within(name, container string) bool {
+	if name == "" || container == "" {
+		return false
+	}
+	n, c := Parse(name), Parse(container)
+	if whereKey(n.Where) != whereKey(c.Where) {
+		return false
+	}
+	return begins(n.Elements, c.Elements)
+}
+
+// begins reports whether elements begin with those of a container.
+func begins(name, container []string) bool {
+	for i, e := range container {
+		switch {
+		case e == anyOf:
+			for skip := range name[min(i, len(name)):] {
+				if begins(name[i+skip:], container[i+1:]) {
+					return true
+				}
+			}
+			return false
+		case i >= len(name):
+			return false
+		case e == anyName && name[i] != anyOf && name[i][0] == '.':
+		case kind(e) != kind(name[i]):
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package varpath
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParse(t *testing.T) {
+	for name, want := range map[string][]string{
+		"kept[0..7]": {"", "kept", "[0..7]"},
+		"train.py:88 main() local self.kept['a.b[0]']":    {"train.py:88 main()", "self", ".kept", "['a.b[0]']"},
+		`d["it's"][model.w['x']].grad`:                    {"", "d", `["it's"]`, "[model.w['x']]", ".grad"},
+		`d['it\'s ]'].x`:                                  {"", "d", `['it\'s ]']`, ".x"},
+		"net.head_1..head_240.weight":                     {"", "net", ".head_1..head_240", ".weight"},
+		"m.layers[0..3]…lora_A[2 keys].*":                 {"", "m", ".layers", "[0..3]", "…", ".lora_A", "[2 keys]", ".*"},
+		"a.py:1 f() local x[0].grad_fn<Add> > Mul[0].y":   {"a.py:1 f()", "x", "[0]", ".grad_fn<Add> > Mul[0].y"},
+		"losses[0..9].grad_fn …":                          {"", "losses", "[0..9]", ".grad_fn …"},
+		"mod.f closure x[0]":                              {"", "mod", ".f", " closure", " x", "[0]"},
+		"a.py:1 f() local g suspended b.py:2 g() local h": {"a.py:1 f() local g suspended b.py:2 g()", "h"},
+		"d['x local y'].z":                                {"", "d", "['x local y']", ".z"},
+		"open[":                                           {"", "open", "["},
+		"":                                                {""},
+	} {
+		p := Parse(name)
+		require.Equal(t, want, append([]string{p.Where}, p.Elements...), name)
+		require.Equal(t, name, p.String())
+	}
+}
+
+func TestKey(t *testing.T) {
+	for _, same := range [][]string{
+		{"diag.attn[0..6]['block2'][0..49]", "diag.attn[7]['a', 'b'][9]", "diag.attn[0..9][6 keys][3 of 0..9]"},
+		{"a.py:8 main() local self.kept[0]", "a.py:99 main() local self.kept[0..3]"},
+		{"net.head_7.weight", "net.head_1..head_240.weight", "net.head_*.weight"},
+		{"losses[0].grad_fn<Mean> > Pow", "losses[0..9].grad_fn …"},
+	} {
+		for _, name := range same[1:] {
+			require.Equal(t, Key(same[0]), Key(name))
+		}
+	}
+	require.NotEqual(t, Key("net.*"), Key("net.x"))
+	require.NotEqual(t, Key("a.py:8 main() local x"), Key("a.py:8 other() local x"))
+	require.Equal(t, "a.py main() local self.kept", Root("a.py:8 main() local self.kept['x'].y[3]"))
+	require.Equal(t, "kept", Root("kept"))
+}
+
+func TestCommon(t *testing.T) {
+	part := func(name string, bytes uint64) Part { return Part{name, bytes} }
+	for _, c := range []struct {
+		want  string
+		parts []Part
+	}{
+		{"", nil},
+		{"", []Part{part("a", 50), part("b", 50)}},
+		{"a", []Part{part("a", 80), part("b", 20)}},
+		{"kept[0..9].acts", []Part{part("kept[0..9].acts", 80), part("kept[0..9].loss", 20)}},
+		{"kept[0..9]", []Part{part("kept[0..9].acts", 60), part("kept[0..9].loss", 40)}},
+		{"kept[0..19]", []Part{part("kept[0..9].acts", 60), part("kept[10..19].loss", 40)}},
+		{"diag.attn[0..7][*][0..49]", []Part{part("diag.attn[0..6][6 keys][0..49]", 60), part("diag.attn[0..7]['block1'][0..9]", 40), part("x", 9)}},
+		{"d['a', 'b']", []Part{part("d['a']", 1), part("d['b']", 1)}},
+		{"model…cache[0..9]", []Part{part("model.enc.cache[0..9]", 50), part("model.dec.cache[0..9]", 50)}},
+		{"model", []Part{part("model.enc.x", 50), part("model.dec.y", 50)}},
+		{"a.py:9 main() local h[0..9]", []Part{part("a.py:9 main() local h[0..9]", 5), part("a.py:8 main() local h[0..3]", 4)}},
+		{"losses[0..9].grad_fn …", []Part{part("losses[0..9].grad_fn …", 5), part("losses[0].grad_fn<Mul>", 4)}},
+	} {
+		got := Common(c.parts, 0.75)
+		require.Equal(t, c.want, got, "%v", c.parts)
+		for _, p := range c.parts {
+			if strings.HasPrefix(p.Name, got+"[") || strings.HasPrefix(p.Name, got+".") {
+				require.True(t, Within(p.Name, got), "%q in %q", p.Name, got)
+			}
+		}
+	}
+	for _, name := range []string{"model.enc.cache[0..9]", "model.cache[3].grad"} {
+		require.True(t, Within(name, "model…cache[0..9]"), name)
+	}
+	require.False(t, Within("model.enc.state[0]", "model…cache[0..9]"))
+	require.True(t, Within("net.body.weight", "net.*"))
+	require.False(t, Within("net", "net.*"))
+	require.False(t, Within("", "net"))
+	require.False(t, Within("net", ""))
+}
+
+// TestFit: the variable and the last attribute stay as long as there is room for both.
+func TestFit(t *testing.T) {
+	name := "train.py:108 main() local trainer.callbacks[0..3].history['val', 'train'].preds[0..4999]"
+	for _, want := range []string{
+		name,
+		"main() local trainer.callbacks[0..3].history['val', 'train'].preds[0..4999]",
+		"trainer.callbacks[0..3].history['val', 'train'].preds[0..4999]",
+		"trainer…[0..3].history['val', 'train'].preds[0..4999]",
+		"trainer…['val', 'train'].preds[0..4999]",
+		"trainer…preds[0..4999]",
+		"trainer…preds[…]",
+		"trainer…preds",
+	} {
+		require.Equal(t, want, Fit(name, utf8.RuneCountInString(want)))
+	}
+	for width := range 100 {
+		got := Fit(name, width)
+		require.LessOrEqual(t, utf8.RuneCountInString(got), width)
+		if width >= len("trainer.preds")+2 {
+			require.Contains(t, got, "trainer")
+			require.Contains(t, got, "preds")
+		}
+	}
+	require.Equal(t, "opt.state[…]", Fit("opt.state[148 keys]['exp_avg', 'exp_avg_sq']", 12))
+}
