@@ -4,7 +4,10 @@
 // them: what two of them have in common, whether one is part of another, and how a name is shortened.
 package varpath
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // Path is a name in its elements.
 type Path struct {
@@ -137,11 +140,14 @@ func kind(element string) string {
 	}
 	first, _, _ := strings.Cut(element[1:], "..")
 	stem := strings.TrimRight(strings.TrimSuffix(first, "*"), "0123456789")
-	if stem == "" || stem == first {
+	if stem == "" || stem == first || strings.IndexFunc(stem, notInWord) >= 0 {
 		return element
 	}
 	return "." + stem + "#"
 }
+
+// notInWord reports whether a character is none of an identifier.
+func notInWord(c rune) bool { return c != '_' && !unicode.IsLetter(c) && !unicode.IsDigit(c) }
 
 // Key is the same for two readings of one container: a name without the ranges of its elements, and without the line at which a function
 // just was.

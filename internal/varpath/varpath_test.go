@@ -44,6 +44,7 @@ func TestKey(t *testing.T) {
 		}
 	}
 	require.NotEqual(t, Key("net.*"), Key("net.x"))
+	require.Equal(t, "train.py:41", Key("train.py:41"), "a line")
 	require.NotEqual(t, Key("a.py:8 main() local x"), Key("a.py:8 other() local x"))
 	require.Equal(t, "a.py main() local self.kept", Root("a.py:8 main() local self.kept['x'].y[3]"))
 	require.Equal(t, "kept", Root("kept"))
