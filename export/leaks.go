@@ -147,7 +147,7 @@ func leakOptions(in *Source) *leaks.Options {
 	if in.End == nil {
 		return o
 	}
-	o.Ended = hasEnded(in.End)
+	o.Ended, o.Facts = hasEnded(in.End), in.End.HolderFacts
 	if in.End.Held != nil {
 		o.HolderOf = func(b *heap.Block) string {
 			held, _ := in.Trace.Holder(b)

@@ -44,12 +44,13 @@ type growth struct {
 	said    map[string]*said      // findings that were announced, by name
 	limited map[event.Device]bool // of which it was said when they are full, by all that grows on them
 	answers chan holdersAnswer
-	read    time.Time        // when holders were last asked for
-	asked   []leaks.Finding  // of which, as they were then
-	rooms   *rooms           // of the devices, when they were last read; nil: not yet
-	reading chan *rooms      // nil: they are not being read
-	freed   time.Time        // when they were last read
-	held    [][]leaks.Holder // readings, the latest last
+	read    time.Time                      // when holders were last asked for
+	asked   []leaks.Finding                // of which, as they were then
+	rooms   *rooms                         // of the devices, when they were last read; nil: not yet
+	reading chan *rooms                    // nil: they are not being read
+	freed   time.Time                      // when they were last read
+	held    [][]leaks.Holder               // readings, the latest last
+	facts   map[string]figures.HolderFacts // that readings found, by name of the holder; nil: none yet
 }
 
 // rooms are bytes of each device: what nobody uses, and all.
@@ -111,7 +112,7 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	o := &leaks.Options{Library: library, Earlier: g.held}
+	o := &leaks.Options{Library: library, Earlier: g.held, Facts: g.facts}
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}
@@ -234,6 +235,7 @@ const keptReadings = 2
 // hold keeps and records the holders of what was asked for.
 func (g *growth) hold(j *view.Joined) {
 	h := &event.Held{Time: g.process.heap.Totals().Time}
+	g.learn(j)
 	for i := range g.asked {
 		h.Rows = append(h.Rows, leaks.HeldBy(&g.asked[i], g.process.heap.Blocks(), leaks.HolderIn(j))...)
 	}
@@ -249,9 +251,21 @@ func (g *growth) hold(j *view.Joined) {
 	g.announce()
 }
 
+// learn adds what a reading found beside the names of holders.
+func (g *growth) learn(j *view.Joined) {
+	for name, f := range leaks.Facts(j) {
+		if g.facts == nil {
+			g.facts = map[string]figures.HolderFacts{}
+		}
+		g.facts[name] = f
+	}
+}
+
 // conclude makes the last report, with what is known at the end, and says it.
 func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held}
+	g.learn(joined)
+	o.Facts = g.facts
 	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)
 	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)

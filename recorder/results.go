@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
@@ -81,6 +82,10 @@ func (p *Process) conclude(hits []figures.Hits) {
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	end.Held = export.RecordedHeld(joined)
+	end.HolderFacts = leaks.Facts(joined)
+	if p.growth != nil {
+		end.HolderFacts = p.growth.facts
+	}
 	p.endFile(end, view)
 	p.failures.conclude()
 	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict, end, nil}

@@ -81,6 +81,8 @@ type End struct {
 	Before []figures.HeldBefore `json:"held_before,omitempty"`
 	// Held is what holds the live blocks of the caching allocator at the end, one by one; nil: not known.
 	Held *HeldBlocks `json:"held_blocks,omitempty"`
+	// HolderFacts are what readings of holders found beside their names, by name.
+	HolderFacts map[string]figures.HolderFacts `json:"holder_facts,omitempty"`
 	// Verdict is what the session said at its end of whether memory grows; empty: it did not look.
 	Verdict string `json:"verdict,omitempty"`
 	// Libraries is Info.Libraries with what was loaded since.

@@ -6,6 +6,8 @@ package advice
 
 import (
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
@@ -56,7 +58,7 @@ func Text(e *Evidence) string {
 const (
 	// scalarBytes is the most that one number has.
 	scalarBytes = 8
-	// leastChain is how many nodes of autograd in a row are more than those of one step, and leastHooks how many hooks of one object are
+	// leastChain is how many nodes of autograd in a row are a chain, and leastHooks how many hooks of one object are
 	// more than a program has a use for.
 	leastChain = 64
 	leastHooks = 8
@@ -74,7 +76,8 @@ var rules = []Rule{
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return e.Facts.Reset })},
-	{"chain", isChain, says("%[1]s carries the graph of every step before: call %[1]s = %[1]s.detach() after each step", variable)},
+	{"chain", isChain, says("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", variable)},
+	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
 	{"forward", func(e *Evidence) bool { return e.Calls }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
@@ -109,11 +112,15 @@ func isContext(e *Evidence) bool { return e.torch() && !Named(e.Holder) && conte
 func isGarbage(e *Evidence) bool { return e.torch() && garbage(e.Holder) != "" }
 
 func sayCycle(e *Evidence) string {
-	if e.Facts.Cycle == "" {
-		return fmt.Sprintf("%s is garbage in a cycle of references: call gc.collect(), or break the cycle", garbage(e.Holder))
+	class := garbage(e.Holder)
+	if e.Facts.Cycle == "" || utf8.RuneCountInString(e.Facts.Cycle) > longestCycle {
+		return fmt.Sprintf("%s is garbage in a cycle of references: call gc.collect(), or break the cycle", class)
 	}
-	return fmt.Sprintf("garbage in the cycle %s: call gc.collect(), or break the cycle", e.Facts.Cycle)
+	return fmt.Sprintf("%s leads back to its %s: call gc.collect(), or break this cycle", e.Facts.Cycle, class)
 }
+
+// longestCycle is the most of a cycle that a sentence has room for, runes.
+const longestCycle = 70
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
 
@@ -135,8 +142,14 @@ func isParameters(e *Evidence) bool {
 	return e.Facts.Category == string(phases.Parameters)
 }
 
+// isChain: one variable leads to blocks that become more, so its graph gets longer.
 func isChain(e *Evidence) bool {
-	return e.torch() && e.Facts.Chain >= leastChain && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
+	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
+}
+
+// isState: the same of a variable that was another tensor by the time it was looked for.
+func isState(e *Evidence) bool {
+	return e.torch() && strings.HasPrefix(e.Holder, nativeRoot) && e.Facts.Chain >= leastChain
 }
 
 func isThread(e *Evidence) bool {

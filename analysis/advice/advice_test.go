@@ -3,6 +3,7 @@
 package advice
 
 import (
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -90,12 +91,17 @@ var proofs = map[string]struct {
 		},
 	},
 	"chain": {
-		is:   Evidence{Holder: "step closure h.grad_fn …", Facts: Facts{Chain: 523}},
+		is:   Evidence{Holder: "step closure h.grad_fn …"},
 		says: "call h = h.detach() after each step",
 		not: map[string]Evidence{
-			"no graph":             {Holder: "h", Facts: Facts{Chain: 523}},
-			"held by nothing read": {Holder: "C++ GruBackward …", Facts: Facts{Chain: 523}},
+			"no graph": {Holder: "h", Facts: Facts{Chain: 523}},
+			"a list":   {Holder: "losses[0..9].grad_fn …", Facts: Facts{Chain: 523}},
 		},
+	},
+	"state": {
+		is:   Evidence{Holder: "C++ ThnnFusedGruCellBackward0 …", Facts: Facts{Chain: 523}},
+		says: "call .detach() on the state",
+		not:  map[string]Evidence{"a graph of one step": {Holder: "C++ ThnnFusedGruCellBackward0 …", Facts: Facts{Chain: 7}}},
 	},
 	"thread": {
 		is:   Evidence{Holder: "scores[0..178].grad_fn …", Signs: Python | Worker},
@@ -178,14 +184,16 @@ func TestNothing(t *testing.T) {
 // TestSentences: names are filled in as a reader would call the variable.
 func TestSentences(t *testing.T) {
 	for holder, want := range map[string]string{
-		"total.grad_fn …": "total keeps the graph of its step: keep .item() or .detach() of it",
+		"total.grad_fn …": "total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()",
 		"train.py:36 train() local history[0..10]['val'].grad_fn …": "each tensor in history keeps the graph of its step: keep .item() or .detach() of it",
 		"self.callback.log[3 keys]['a b'].grad_fn …":                "each tensor in self.callback.log keeps the graph of its step: keep .item() or .detach() of it",
 	} {
 		require.Equal(t, want, Text(&Evidence{Layer: event.LayerTorch, Holder: holder}))
 	}
 	cycle := Evidence{Layer: event.LayerTorch, Holder: "garbage Experiment.data", Facts: Facts{Cycle: "Experiment.again closure self"}}
-	require.Equal(t, "garbage in the cycle Experiment.again closure self: call gc.collect(), or break the cycle", Text(&cycle))
+	require.Equal(t, "Experiment.again closure self leads back to its Experiment: call gc.collect(), or break this cycle", Text(&cycle))
+	cycle.Facts.Cycle = strings.Repeat("Experiment.again.", 9)
+	require.Equal(t, "Experiment is garbage in a cycle of references: call gc.collect(), or break the cycle", Text(&cycle))
 }
 
 func TestSigns(t *testing.T) {

@@ -58,6 +58,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 		}
 	}
 	j := view.NewJoined(slices.Collect(maps.Values(before)))
+	j.Facts = h.Facts()
 	j.Bytes, j.Rows, j.Blocks = bytes, h.heldSites(bytes, rows, sizes), held
 	return j
 }

@@ -178,7 +178,7 @@ func TestAdvice(t *testing.T) {
 		{Finding{Layer: event.LayerTorch, Phase: phases.Forward, UsualEnd: phases.Backward}, "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"},
 		{Finding{Layer: event.LayerDevice, Phase: phases.Forward, UsualEnd: phases.Backward}, ""},
 		{Finding{Layer: event.LayerTorch, Holder: "main() local losses[0..9].grad_fn …"}, "each tensor in losses keeps the graph of its step: keep .item() or .detach() of it"},
-		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"}, "total keeps the graph of its step: keep .item() or .detach() of it"},
+		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"}, "total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()"},
 		{Finding{Layer: event.LayerHost, Holder: "total.grad_fn …"}, ""},
 		{Finding{Layer: event.LayerTorch, Holder: "total"}, ""},
 	} {

@@ -58,6 +58,14 @@ func Holders(j *view.Joined) []Holder {
 	return out
 }
 
+// Facts are what a reading of holders found beside their names; nil: there was none.
+func Facts(j *view.Joined) map[string]advice.Facts {
+	if j == nil {
+		return nil
+	}
+	return j.Facts
+}
+
 // Earlier is what was read of holders while a trace was recorded.
 func Earlier(t *view.Trace) [][]Holder {
 	var out [][]Holder

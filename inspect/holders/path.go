@@ -116,6 +116,10 @@ type Step struct {
 	Addr uint64
 	// Type is the type of that object: a Python type's name, or a C++ class without its namespaces. Empty for frames.
 	Type string
+	// Cycle is, of StepGarbage, the way by which the object leads back to itself; empty: it is not known.
+	Cycle Path
+	// Resets says that the class of that object has update() and reset(), as metrics have.
+	Resets bool
 }
 
 // Path is how an object is reached: a root, then links. It is empty when no path is known.

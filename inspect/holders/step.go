@@ -53,6 +53,7 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 		r.torchStep(&s, kind, aux, from)
 	default:
 		r.pythonStep(&s, kind, aux, from, to, depth)
+		s.Resets = r.resets(to)
 	}
 	s.Name, s.Type = cutText(s.Name), cutText(s.Type)
 	return s
@@ -106,7 +107,52 @@ func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 		}
 	case objgraph.RootGarbage:
 		s.Kind, s.Name = StepGarbage, s.Type
+		s.Cycle = r.cycle(s)
 	}
+}
+
+// cycle is the way of garbage back to itself, with its root.
+func (r *reading) cycle(root *Step) Path {
+	turns := r.graph.Cycle(root.Addr)
+	if len(turns) == 0 {
+		return nil
+	}
+	out := Path{Step{Kind: StepGarbage, Name: root.Name, Addr: root.Addr, Type: root.Type}}
+	for _, t := range turns {
+		out = append(out, r.step(t.Ref.Kind, t.Ref.Aux, t.From, t.To, maxKeyDepth))
+	}
+	return out
+}
+
+// resets reports whether an object's class has the methods of a metric.
+func (r *reading) resets(object uint64) bool {
+	h := r.torch.Heap()
+	if object&1 != 0 || h == nil {
+		return false
+	}
+	t := h.TypeOf(r.im, object)
+	if t == nil || !t.Heap() {
+		return false
+	}
+	known, ok := r.metrics[t.Addr]
+	if !ok {
+		known = r.hasMethod(t, "reset") && r.hasMethod(t, "update")
+		if r.metrics == nil {
+			r.metrics = map[uint64]bool{}
+		}
+		r.metrics[t.Addr] = known
+	}
+	return known
+}
+
+// hasMethod reports whether a class that Python code made, or one of its bases, has an attribute.
+func (r *reading) hasMethod(t *pyobject.Type, name string) bool {
+	for ; t != nil && t.Heap(); t = t.Base {
+		if r.torch.Heap().Attribute(r.im, t.Addr, name) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // frame describes a frame.

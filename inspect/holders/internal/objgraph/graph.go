@@ -55,6 +55,7 @@ type Graph struct {
 	tids    map[uint64]bool // threads of the process, as itself numbers them
 	leaves  *memory.Leaves  // they lead to nothing
 	cut     bool            // there were too many objects
+	cycles  map[uint64][]Turn
 }
 
 // Holder is a reference to a goal.

@@ -195,6 +195,9 @@ func (w *Graph) climb(u *unreached, goal uint64, kind pyobject.RefKind, cost int
 		top = u.up[top][next].from
 		seen[top] = true
 	}
+	if top != goal && kind == RootGarbage {
+		w.noteCycle(u, top)
+	}
 	if top != goal && !w.reached(top) {
 		w.push(top, w.now+cost, noParent, kind, top)
 	}

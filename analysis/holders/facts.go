@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holders
+
+import (
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event/figures"
+	scan "github.com/gputrace/gputrace/inspect/holders"
+)
+
+// gathered is what the paths of the blocks of one holder have in common beside its name.
+type gathered struct {
+	figures.HolderFacts
+	hooks      map[string]map[int64]bool // by the way to the object that has them: the numbers of their handles
+	categories map[string]uint64         // bytes
+}
+
+// Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
+func (h *Index) Facts() map[string]figures.HolderFacts {
+	all := map[string]*gathered{}
+	for i := range h.Report.Blocks {
+		b := &h.Report.Blocks[i]
+		if len(b.Path) == 0 {
+			continue
+		}
+		g := all[h.owners[i]]
+		if g == nil {
+			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}}
+			all[h.owners[i]] = g
+		}
+		g.add(b)
+	}
+	out := map[string]figures.HolderFacts{}
+	for name, g := range all {
+		if g.finish(); g.HolderFacts != (figures.HolderFacts{}) {
+			out[name] = g.HolderFacts
+		}
+	}
+	return out
+}
+
+// add takes the path of a block.
+func (g *gathered) add(b *scan.Block) {
+	if c := phases.OfHolder(b.Category.String()); c != phases.NoCategory {
+		g.categories[string(c)] += b.Size
+	}
+	chain, reset := 0, ""
+	for i := range b.Path {
+		s := &b.Path[i]
+		switch s.Kind {
+		case scan.StepGarbage:
+			if g.Cycle == "" && len(s.Cycle) > 0 {
+				g.Cycle = strings.TrimPrefix(s.Cycle.String(), "garbage ")
+			}
+		case scan.StepNext, scan.StepGradFn, scan.StepNative:
+			chain++
+		case scan.StepElided:
+			chain += int(s.Index)
+		case scan.StepSlot:
+			g.Cache = g.Cache || s.Name == "cache"
+		case scan.StepKey:
+			if i > 0 && strings.HasSuffix(b.Path[i-1].Name, "_hooks") {
+				g.hook(b.Path[:i], s.Index)
+			}
+		}
+		if s.Resets && i+1 < len(b.Path) {
+			reset = b.Path[:i+1].String()
+		}
+	}
+	if g.Chain = max(g.Chain, chain); g.Reset == "" {
+		g.Reset = reset
+	}
+}
+
+// hook counts a hook of an object.
+func (g *gathered) hook(object scan.Path, number int64) {
+	name := object.String()
+	if g.hooks[name] == nil {
+		g.hooks[name] = map[int64]bool{}
+	}
+	g.hooks[name][number] = true
+}
+
+// leastNodes is how many nodes of autograd in a row are worth a word.
+const leastNodes = 2
+
+// finish sums up.
+func (g *gathered) finish() {
+	if g.Chain < leastNodes {
+		g.Chain = 0
+	}
+	for _, numbers := range g.hooks {
+		g.Hooks = max(g.Hooks, len(numbers))
+	}
+	most := uint64(0)
+	for name, bytes := range g.categories {
+		if bytes > most || bytes == most && name < g.Category {
+			most, g.Category = bytes, name
+		}
+	}
+}
