@@ -21,6 +21,7 @@ type Evidence struct {
 	Facts    Facts  // what the reading of the holder found beside its name
 	Signs    Signs  // of the stacks that allocated it
 	Together Signs  // of all that grows beside it and has no other variable that holds it
+	Nodes    bool   // nodes of autograd save most of it, and no variable is known that leads to them
 	Calls    bool   // it is a call of a module, most of whose blocks stay
 	Block    float64
 	Phase    phases.Phase // in which it is allocated; empty: not known
@@ -78,6 +79,7 @@ var rules = []Rule{
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return e.Facts.Reset })},
 	{"chain", isChain, says("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", variable)},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
+	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
 	{"forward", func(e *Evidence) bool { return e.Calls }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},

@@ -103,6 +103,11 @@ var proofs = map[string]struct {
 		says: "call .detach() on the state",
 		not:  map[string]Evidence{"a graph of one step": {Holder: "C++ ThnnFusedGruCellBackward0 …", Facts: Facts{Chain: 7}}},
 	},
+	"nodes": {
+		is:   Evidence{Nodes: true},
+		says: "call .detach() on what one step hands to the next",
+		not:  map[string]Evidence{"on the host": {Layer: event.LayerHost, Nodes: true}},
+	},
 	"thread": {
 		is:   Evidence{Holder: "scores[0..178].grad_fn …", Signs: Python | Worker},
 		says: "enter it on this thread",

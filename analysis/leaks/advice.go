@@ -4,6 +4,7 @@ package leaks
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -14,6 +15,7 @@ import (
 type proof struct {
 	signs, together advice.Signs
 	facts           advice.Facts
+	nodes           bool // nodes of autograd save most of its blocks, and no variable is known that leads to them
 	cause           bool // its line is the one to change: the call of the backward pass that adds up its gradients
 	leads           int  // to how many of the others with the same holder its line leads
 }
@@ -22,12 +24,30 @@ type proof struct {
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
-		Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
+		Nodes: f.proof.nodes, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
 	}
 	return advice.Text(e)
+}
+
+// nodeClass begins the name of a holder that is a node of autograd, of which only the class was found.
+const nodeClass = "<torch::autograd::"
+
+// byNodes reports whether nodes of autograd hold half or more of a finding's blocks, as far as a reading knows them.
+func (f *Finding) byNodes(all []Holder) bool {
+	var sum, nodes uint64
+	for _, h := range all {
+		if !slices.Contains(f.Sites, h.Site) || h.Name == "" || h.Name[0] == '[' {
+			continue
+		}
+		sum += h.Bytes
+		if strings.HasPrefix(h.Name, nodeClass) {
+			nodes += h.Bytes
+		}
+	}
+	return nodes > 0 && 2*nodes >= sum
 }
 
 // isBelow reports whether a finding was allocated in what the line of another calls.
@@ -41,13 +61,14 @@ func (f *Finding) isBelow(other *Finding) bool {
 }
 
 // prove collects what advice needs as proof.
-func prove(all []Finding, resolve func(event.StackID) *event.Stack, o *Options) {
+func (d *detector) prove(all []Finding, o *Options) {
 	together := advice.Signs(0)
 	for i := range all {
 		f := &all[i]
 		f.proof.facts = o.Facts[f.Holder]
+		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
 		for _, id := range f.Stacks {
-			if st := resolve(id); st != nil {
+			if st := d.resolve(id); st != nil {
 				f.proof.signs |= advice.SignsOf(st.Frames)
 			}
 		}

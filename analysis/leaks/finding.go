@@ -129,7 +129,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range groups {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
-	prove(out, d.resolve, o)
+	d.prove(out, o)
 	order(out)
 	return out
 }

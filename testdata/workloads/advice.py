@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 PATTERNS, SENTENCES = {}, {}
+WARM_UP = 3  # steps before it says that it is ready
 
 
 def pattern(sentence):
@@ -345,11 +346,13 @@ def main():
     torch.manual_seed(1)
     job = Job(options.fixed)
     step = PATTERNS[options.pattern](job)
-    print("ready", os.getpid(), flush=True)
-    end = time.time() + options.seconds
+    end = float("inf")
     while time.time() < end:
         step()
         job.n += 1
+        if job.n == WARM_UP:
+            print("ready", os.getpid(), flush=True)
+            end = time.time() + options.seconds
         time.sleep(options.pause)
 
 
