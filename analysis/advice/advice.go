@@ -76,7 +76,7 @@ var rules = []Rule{
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
-	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return e.Facts.Reset })},
+	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
 	{"chain", isChain, says("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", variable)},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},

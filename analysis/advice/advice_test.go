@@ -83,7 +83,7 @@ var proofs = map[string]struct {
 		},
 	},
 	"metric": {
-		is:   Evidence{Holder: "main() local task.quality.preds[0..229]", Facts: Facts{Reset: "task.quality"}},
+		is:   Evidence{Holder: "main() local task.quality.preds[0..229]", Facts: Facts{Reset: "main() local task.quality"}},
 		says: "task.quality has a reset() that is not called",
 		not: map[string]Evidence{
 			"no reset":    {Holder: "task.quality.preds[0..229]"},

@@ -60,8 +60,11 @@ func keysVary(holder string) bool {
 // variable is the variable whose elements a name stands for, without the frame that it is of: "made" of "train() local made[0..9].state[*]".
 func variable(e *Evidence) string { return variableOf(e.Holder) }
 
+// short is a name without the frame, closure or default that it is of.
+func short(name string) string { return strings.TrimSpace(frames.ReplaceAllString(name, "")) }
+
 func variableOf(holder string) string {
-	name := frames.ReplaceAllString(graphOf(holder), "")
+	name := short(graphOf(holder))
 	name = name[strings.LastIndexByte(name, ')')+1:]
 	for _, at := range position.FindAllStringIndex(name, -1) {
 		if varying.MatchString(name[at[0]:at[1]]) {
@@ -168,12 +171,11 @@ func hooked(e *Evidence) string {
 	if !varying.MatchString(number) || e.Facts.Hooks < leastHooks && varies(before) {
 		return ""
 	}
-	name := frames.ReplaceAllString(before, "")
-	return strings.TrimSpace(name)
+	return short(before)
 }
 
 // cached is the function of a functools.lru_cache.
 func cached(e *Evidence) string {
-	name, _, _ := strings.Cut(frames.ReplaceAllString(e.Holder, ""), ".cache[")
-	return strings.TrimSpace(name)
+	name, _, _ := strings.Cut(short(e.Holder), ".cache[")
+	return name
 }

@@ -109,6 +109,35 @@ func TestFindLost(t *testing.T) {
 	require.True(t, w.Reached(lost))
 	kind, _ := w.Link(w.Chain(lost)[0])
 	require.Equal(t, RootGarbage, kind)
+	root := w.Addr(w.Chain(lost)[0])
+	turns := w.Cycle(root)
+	require.NotEmpty(t, turns)
+	at := root
+	for _, turn := range turns {
+		require.Equal(t, at, turn.From)
+		at = turn.To
+	}
+	require.Equal(t, root, at, "the way leads back")
+	require.Empty(t, w.Cycle(w.Addr(lost)), "a tensor of the garbage is no cycle")
+}
+
+// TestCycle: the shortest way back is found, and a long one is not told.
+func TestCycle(t *testing.T) {
+	u := &unreached{up: map[uint64][]upward{}}
+	link := func(from, to uint64) { u.up[to] = append(u.up[to], upward{from: from}) }
+	link(1, 2)
+	link(2, 3)
+	link(3, 1)
+	link(2, 1)
+	link(3, 9)
+	require.Equal(t, []Turn{{From: 1, To: 2}, {From: 2, To: 1}}, u.cycle(1))
+	require.Equal(t, []Turn{{From: 3, To: 1}, {From: 1, To: 2}, {From: 2, To: 3}}, u.cycle(3))
+	require.Empty(t, u.cycle(9), "it refers to nothing")
+	for i := range uint64(maxTurn + 1) {
+		link(100+i, 101+i)
+	}
+	link(101+maxTurn, 100)
+	require.Empty(t, u.cycle(100))
 }
 
 // TestRecheck: a path holds as long as each of its links does.

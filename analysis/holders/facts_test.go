@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holders
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event/figures"
+	scan "github.com/gputrace/gputrace/inspect/holders"
+)
+
+// TestFacts: what paths say beside the name of the holder, and nothing where they say nothing.
+func TestFacts(t *testing.T) {
+	resets := attribute("quality")
+	resets.Resets = true
+	hook := func(layer string, handle int64) scan.Path {
+		return route(mainModule(), attribute("net"), part("_modules", layer), attribute("_forward_hooks"), number(handle), attribute("x"))
+	}
+	var many, each []scan.Block
+	for i := range int64(9) {
+		many = append(many, held(1, scan.CategoryTensor, hook("0", i)))
+		each = append(each, held(1, scan.CategoryTensor, hook(fmt.Sprint(i), i)))
+	}
+	cycle := scan.Step{Kind: scan.StepGarbage, Name: "Node", Cycle: route(scan.Step{Kind: scan.StepGarbage, Name: "Node"}, attribute("parent"), attribute("child"))}
+	for name, c := range map[string]struct {
+		blocks []scan.Block
+		want   figures.HolderFacts
+	}{
+		"a list":     {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(0)))}, figures.HolderFacts{}},
+		"parameters": {[]scan.Block{held(1, scan.CategoryParameter, weight("0"))}, figures.HolderFacts{Category: "parameters"}},
+		"a metric": {
+			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("task"), resets, attribute("preds"), index(3)))},
+			figures.HolderFacts{Reset: "task.quality"},
+		},
+		"a metric itself": {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), resets))}, figures.HolderFacts{}},
+		"a cache":         {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("mask"), scan.Step{Kind: scan.StepSlot, Name: "cache"}, number(3)))}, figures.HolderFacts{Cache: true}},
+		"an attribute":    {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), number(3)))}, figures.HolderFacts{}},
+		"a graph": {
+			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("h"), scan.Step{Kind: scan.StepGradFn}, scan.Step{Kind: scan.StepNext}, scan.Step{Kind: scan.StepElided, Index: 40}))},
+			figures.HolderFacts{Chain: 42},
+		},
+		"garbage":        {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
+		"hooks of one":   {many, figures.HolderFacts{Hooks: 9}},
+		"a hook of each": {each, figures.HolderFacts{Hooks: 1}},
+		"without a path": {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
+	} {
+		facts := New(&scan.Report{Blocks: c.blocks}).Facts()
+		for _, owner := range ownersOf(c.blocks) {
+			require.Equal(t, c.want, facts[owner], name)
+		}
+	}
+}
