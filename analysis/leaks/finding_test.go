@@ -56,7 +56,7 @@ func TestAdvice(t *testing.T) {
 
 		"each tensor in losses keeps the graph of its step": func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "losses[0..741].grad_fn …" },
 		"each tensor in kept keeps the graph":               func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "a.py:1 main() local kept[*][0].grad_fn …" },
-		"self.total carries the graph of all steps before":                        func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "self.total.grad_fn …" },
+		"self.total carries the graph of all steps before":  func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "self.total.grad_fn …" },
 	} {
 		f := kept
 		change(&f)

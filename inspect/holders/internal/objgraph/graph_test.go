@@ -121,7 +121,7 @@ func TestFindLost(t *testing.T) {
 	require.Empty(t, w.Cycle(w.Addr(lost)), "a tensor of the garbage is no cycle")
 }
 
-// TestCycle: the shortest way back is found, and a long one is not told.
+// TestCycle: the shortest way back is found, and a long one is left out.
 func TestCycle(t *testing.T) {
 	u := &unreached{up: map[uint64][]upward{}}
 	link := func(from, to uint64) { u.up[to] = append(u.up[to], upward{from: from}) }
