@@ -245,9 +245,9 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 		fill(r.Findings, &r.Steps, o)
 		fill(r.Notes, &r.Steps, o)
 		if len(r.Findings) == 0 {
-			r.Suspect = d.suspect(&r.Steps, o)
+			r.suspect(d.suspect(&r.Steps, o), o)
 		}
-		r.Steps.Rise = d.level.rise()
+		r.Steps.Rise = r.unexplained(d.level.rise(), o)
 		r.Steps.Slopes = d.slopes.result()
 	}
 	r.Verdict = verdictOf(r, refused)

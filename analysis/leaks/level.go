@@ -52,8 +52,31 @@ func (l *level) rise() uint64 {
 	n := (len(lows) + 3) / 4
 	by := slices.Min(lows[len(lows)-n:]) - slices.Max(lows[:n])
 	slices.Sort(lows)
-	if by <= lows[len(lows)/2]/steadyShare {
+	if by <= lows[len(lows)/2]/steadyShare && !l.climbs() || by <= 0 {
 		return 0
 	}
 	return uint64(by)
+}
+
+// climbParts is into how many parts steps are divided: what has more in each than in the one before does not vary by chance.
+const climbParts = 8
+
+// climbs reports whether the least of each part of the steps after the warm-up is more than that of the part before, to the end.
+func (l *level) climbs() bool {
+	of := l.windows[min((warmUp+l.width)/l.width, len(l.windows)):]
+	if len(of) < 2*climbParts {
+		return false
+	}
+	before := int64(0)
+	for part := range climbParts {
+		low := of[part*len(of)/climbParts]
+		for _, f := range of[part*len(of)/climbParts : (part+1)*len(of)/climbParts] {
+			low = least(low, f)
+		}
+		if part > 0 && low.bytes <= before {
+			return false
+		}
+		before = low.bytes
+	}
+	return true
 }

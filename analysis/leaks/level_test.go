@@ -10,7 +10,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// TestLevel: what is in use between steps is by how much it rose in their later half, when that is more than a twentieth.
+// TestLevel: what is in use between steps is by how much it rose in their later half, when that is more than a twentieth, or goes on
+// without a pause.
 func TestLevel(t *testing.T) {
 	const steps = 400
 	for name, tt := range map[string]struct {
@@ -21,7 +22,8 @@ func TestLevel(t *testing.T) {
 		"a line":                {func(i int) uint64 { return 1000 + 10*uint64(i) }, 800},
 		"a plateau":             {func(i int) uint64 { return 1000 + 10*uint64(min(i, steps/2)) }, 0},
 		"a sawtooth":            {func(i int) uint64 { return 1000 + 100*uint64(i%20) }, 0},
-		"a thirtieth more":      {func(i int) uint64 { return 30000 + uint64(i)*1000/steps }, 0},
+		"a thirtieth, by turns": {func(i int) uint64 { return 30000 + uint64(i)*1000/steps - uint64(i/50%2)*400 }, 0},
+		"a thirtieth, evenly":   {func(i int) uint64 { return 30000 + uint64(i)*1000/steps }, 200},
 		"one step up at half":   {func(i int) uint64 { return 1000 * uint64(1+i*2/steps) }, 0},
 		"falls":                 {func(i int) uint64 { return 100_000 - uint64(i) }, 0},
 		"without known numbers": {func(int) uint64 { return event.Unknown }, 0},

@@ -92,3 +92,37 @@ func (r *Report) PerDay() (bytes float64, ok bool) {
 	}
 	return bytes / r.Steps.Period * 1e9 * day, true
 }
+
+// suspect notes what may grow, or that it will not matter. f nil: nothing does.
+func (r *Report) suspect(f *Finding, o *Options) {
+	if f == nil {
+		return
+	}
+	if matters, _ := weigh([]Finding{*f}, &r.Steps, o); len(matters) == 0 {
+		r.Notes = append(r.Notes, *f)
+		return
+	}
+	r.Suspect = f
+}
+
+// unexplained is by how many bytes what is in use between steps rose in their later half beside what the notes are of; 0: by too little to matter.
+func (r *Report) unexplained(rise uint64, o *Options) uint64 {
+	half := float64(r.Steps.Count) / 2
+	left := float64(rise)
+	for i := range r.Notes {
+		left -= r.Notes[i].Bytes * half
+	}
+	if left <= 0 {
+		return 0
+	}
+	all := Finding{Layer: event.LayerTorch, Bytes: left / half}
+	for device := range o.Free { // the one that is full first
+		if all.Device == (event.Device{}) || o.Free[device] < o.Free[all.Device] {
+			all.Device = device
+		}
+	}
+	if matters, _ := weigh([]Finding{all}, &r.Steps, o); len(matters) == 0 {
+		return 0
+	}
+	return rise
+}
