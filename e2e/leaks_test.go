@@ -42,10 +42,10 @@ type leakFinding struct {
 	UsualEnd               string `json:"usual_end"`
 }
 
-// leaksOf records a script from its start on, and gives the verdict on the recording.
+// leaksOf records a script from its start on, and gives the verdict on the recording. The device is small: 512 B a step matter on a busy machine too.
 func leaksOf(t *testing.T, script string, args ...string) *leakReport {
 	t.Helper()
-	p := startTraining(t, script, args...).ready(t)
+	p := startTrainingIn(t, []string{"STANDIN_GPU_MEM=2GiB"}, script, args...).ready(t)
 	c := startCommand(t, p)
 	p.release(t)
 	p.done(t)

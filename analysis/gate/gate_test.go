@@ -238,3 +238,34 @@ func TestOneFinding(t *testing.T) {
 	require.Equal(t, gate.Failed, got.Status)
 	require.InDelta(t, 1, got.Measured, 0)
 }
+
+// TestLeakTolerance: by default what leaks calls a note passes; with a tolerance each line counts by its bytes a step.
+func TestLeakTolerance(t *testing.T) {
+	f := func(requested float64) leaks.Finding { return leaks.Finding{Requested: requested} }
+	r := &leaks.Report{Verdict: leaks.Steady, Notes: []leaks.Finding{f(10)}, Steps: leaks.Steps{Count: 100, Source: "optimizer"}}
+	both := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{f(5000), f(2000)}, Notes: r.Notes, Steps: r.Steps}
+	n := func(x float64) *float64 { return &x }
+	for name, c := range map[string]struct {
+		leaks *leaks.Report
+		most  *float64
+		lines int
+	}{
+		"a note":                       {r, nil, 0},
+		"a note, and nothing may grow": {r, n(0), 1},
+		"a note, within":               {r, n(10), 0},
+		"leaks":                        {both, nil, 2},
+		"one is within":                {both, n(2000), 1},
+		"both are":                     {both, n(5000), 0},
+		"nothing may grow":             {both, n(0), 3},
+	} {
+		got := gate.Judge(&gate.Rules{NoLeaks: true, LeakTolerance: c.most}, &gate.Input{Leaks: c.leaks}).Results[0]
+		require.Len(t, got.Found, c.lines, name)
+		require.InDelta(t, c.lines, got.Measured, 0, name)
+		require.Equal(t, map[bool]gate.Status{true: gate.Passed, false: gate.Failed}[c.lines == 0], got.Status, name)
+		require.Equal(t, c.most, got.LeakTolerance)
+	}
+	zero := 0.
+	grown := gate.Judge(&gate.Rules{MaxGrowth: &zero}, &gate.Input{Leaks: r}).Results[0]
+	require.Equal(t, gate.Failed, grown.Status, "a limit of growth knows no notes")
+	require.InDelta(t, 10, grown.By(), 0)
+}
