@@ -55,7 +55,9 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	if page != nil {
 		pending = append(pending, page.Survey())
 	}
+	early := s.early()
 	if page != nil || !s.searched().Known() { // the steps are looked for in the same replay
+		pending = append(pending, early.visitor())
 		s.Trace.Watch(s.searched())
 		if err := s.replay(pending...); err != nil {
 			return nil, err
@@ -64,6 +66,8 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	}
 	if page != nil {
 		pending = append(pending, page.Lifetimes())
+		s.Trace.SetExit(early.exit(), s.read())
+		defer s.Trace.SetExit(0, nil)
 	}
 	table, err := s.Steps()
 	if err != nil {
@@ -82,6 +86,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 		return nil, err
 	}
 	in.Course = course.Course(s.programEnded())
+	s.exit = in.Course.Exit
 	s.answerDriver(in)
 	s.answerSpare(in, table)
 	return in, s.answerView(in, likely)
@@ -172,7 +177,7 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 		return err
 	}
 	if in.When != answer.AtEnd {
-		s.answerRead(in)
+		in.Read = s.read()
 	}
 	in.View, err = s.selected(at, likely)
 	return err
@@ -228,42 +233,6 @@ func whileInUse(driver []figures.DriverUse) []figures.DriverUse {
 // hasEnded reports whether a recording ended because its program did.
 func hasEnded(end *recording.End) bool {
 	return end.Reason == recording.ReasonExited || end.Reason == recording.ReasonExeced
-}
-
-// mostOf is the part of a site's blocks that one thing must have held for newer ones to be taken for its own.
-const mostOf = 0.75
-
-// answerRead is what held the blocks of sites when holders were last read.
-func (s *Source) answerRead(in *answer.Input) {
-	var rows []event.HeldRow
-	for _, r := range s.Trace.Readings() {
-		if len(r.Held) == 0 {
-			continue
-		}
-		rows = rows[:0]
-		for _, h := range r.Held {
-			rows = append(rows, event.HeldRow{Site: h.Site, Holder: h.Holder, Bytes: h.Bytes})
-		}
-	}
-	if s.End != nil && rows == nil {
-		for _, h := range HeldTables(s.End) {
-			for _, r := range h.Joined.Rows {
-				rows = append(rows, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes})
-			}
-		}
-	}
-	sums, best := map[string]uint64{}, map[string]event.HeldRow{}
-	for _, r := range rows {
-		sums[r.Site] += r.Bytes
-		if r.Holder != view.NoHolder && r.Holder != "" && r.Bytes > best[r.Site].Bytes {
-			best[r.Site] = r
-		}
-	}
-	for site, r := range best {
-		if float64(r.Bytes) >= mostOf*float64(sums[site]) {
-			in.Read[site] = r.Holder
-		}
-	}
 }
 
 // AnswerOptions say how an answer is printed.

@@ -143,8 +143,8 @@ func (in *Input) GroupBy(name string) error {
 	if err != nil {
 		return exit.Usage("--by: %w", err)
 	}
-	if !by.Detailed() {
-		return nil
+	if err := in.beforeExit(); err != nil || !by.Detailed() {
+		return err
 	}
 	in.Selection.AllSteps = by == view.ByStep
 	in.Selection.Detail = true

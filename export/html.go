@@ -40,8 +40,9 @@ func writePage(w io.Writer, in *Input) error {
 	end := in.Trace.End()
 	sum := Summary(end, in.Info, in.End)
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
+	exit, exitBytes := in.exit()
 	return html.Write(w, html.Input{
-		Model: b, View: end, Program: program, Script: words.ScriptLine(in.Info.Cmdline, in.Info.Name), Verdict: verdict, Steps: steps,
+		Exit: exit, ExitBytes: exitBytes, Model: b, View: end, Program: program, Script: words.ScriptLine(in.Info.Cmdline, in.Info.Name), Verdict: verdict, Steps: steps,
 		Capacity: capacityOf(in), PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
 		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: pageSelection(in),
 	})
@@ -109,7 +110,11 @@ func pageFacts(in *Input) []html.Fact {
 	add("job", in.Info.Rank.Label())
 	if in.End != nil && in.End.Memory != nil {
 		for _, d := range in.End.Memory.Driver {
-			add(fmt.Sprintf("device %d", d.Device), d.Name)
+			name := "device"
+			if d.Device >= 0 {
+				name = fmt.Sprintf("device %d", d.Device)
+			}
+			add(name, d.Name)
 		}
 	}
 	add("Python", in.Info.Python)

@@ -43,6 +43,7 @@ type Source struct {
 	leaks    *leaks.Report      // nil: not looked for yet
 	oom      *oom.Report        // likewise
 	answered *answer.Answer     // likewise
+	exit     uint64             // Course.Exit of answered
 	page     *pagemodel.Builder // of the end, that has seen its replays; nil: there is none
 }
 

@@ -226,7 +226,7 @@ func (l *Layers) choose() {
 	to, at, without := make([]int, len(l.rows)), map[int]int{}, l.without()
 	for i := range l.rows {
 		r := &l.rows[i]
-		layer := Layer{"other", ColorOther}
+		layer := Layer{"smaller rows", ColorOther}
 		switch n := slices.Index(rank, i); {
 		case r.name == stacks.BeforeAttach:
 			layer = Layer{r.name, ColorBefore}
@@ -255,7 +255,7 @@ func (l *Layers) without() string {
 		switch {
 		case !nameless(r.name) || r.name == stacks.BeforeAttach || r.score() <= 0:
 		case name != "":
-			return "without a name"
+			return "not known"
 		default:
 			name = r.name
 		}

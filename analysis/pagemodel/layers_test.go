@@ -178,7 +178,7 @@ func TestLayersBefore(t *testing.T) {
 		return b
 	}
 	require.Equal(t, []string{
-		stacks.BeforeAttach + " -1 [30 30 38 38 38]", "model.weight 0 [70 70 70 60 60]", "cache 1 [10 20 10 20 10]", "without a name -3 [0 0 8 8 3]",
+		stacks.BeforeAttach + " -1 [30 30 38 38 38]", "model.weight 0 [70 70 70 60 60]", "cache 1 [10 20 10 20 10]", "not known -3 [0 0 8 8 3]",
 	}, drawn(make2("cache").Layers(), -1), "by holder: 80 of 113 at the end")
 	b := make2("")
 	b.Parts[0].BeforeFor[0].Bytes = []uint64{20, 20, 20, 20, 20}

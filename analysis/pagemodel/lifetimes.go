@@ -282,7 +282,7 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 // skipped says whether a block is in the allocator's totals already: those from before the first event are in Part.Before.
 func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore }
 
-func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
+func (l *lifetimes) freed(b *heap.Block, e *event.Event, time uint64) {
 	if skipped(b) {
 		l.countBefore(b, -1)
 		l.places.beforeFreed(l.model, b, l.at)
@@ -294,7 +294,12 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 	}
 	o := *was
 	l.open.Delete(b)
-	o.group = l.freedGroup(o.base, l.purpose.Freed(b, e))
+	category := l.purpose.Freed(b, e)
+	if holder := l.trace.HeldAtExit(b, time); holder != "" {
+		o.group = l.known(o.base, category, holder)
+	} else {
+		o.group = l.freedGroup(o.base, category)
+	}
 	l.places.freed(l.model, b, &o, l.at)
 	if b.Layer != event.LayerTorch {
 		l.closed[b.Key()] = o

@@ -61,7 +61,11 @@ func (p *Picker) detail() *Visitor {
 			p.freed(b, e, time)
 			if s := l.starts.At(b); s != nil {
 				tid, made := s.TID, s.made
-				p.ended(b, tid, made, at, detail{category: l.freed(b, e)})
+				d := detail{category: l.freed(b, e)}
+				if at != nil {
+					d.holder = p.trace.HeldAtExit(b, time)
+				}
+				p.ended(b, tid, made, at, d)
 			}
 		},
 		Moved: func(from, to *heap.Block) { l.moved(from, to); p.moved(from, to) },

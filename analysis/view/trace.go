@@ -44,7 +44,9 @@ type Trace struct {
 	stepAt  func(time uint64) int       // nil: not known
 	refused refusals.Log
 	noted   noted
-	also    []Watcher // of the next replay of all events
+	exit    uint64            // as SetExit
+	read    map[string]string // likewise
+	also    []Watcher         // of the next replay of all events
 }
 
 // Watcher looks at the events of a replay that is made for something else.

@@ -46,7 +46,14 @@ type head struct {
 	Refused uint64          `json:"refused"`
 	Losses  losses          `json:"losses"`
 	Select  selection       `json:"select"`
+	Exit    *exitData       `json:"exit"`   // null: the program did not free everything because it ended
 	Points  list[int]       `json:"points"` // of each curve in the block "curves": all parts together, then each, where there are several
+}
+
+// exitData is what was in use before the program freed everything because it ended.
+type exitData struct {
+	Bytes  uint64 `json:"bytes"`
+	Moment int    `json:"moment"` // -1: the page has none of exactly then
 }
 
 // partData is one process and device. The lists are by moment.
@@ -305,6 +312,12 @@ func headOf(in *Input) *head {
 	}
 	if !in.Started.IsZero() {
 		h.Started = in.Started.UTC().Format("2006-01-02T15:04:05Z")
+	}
+	if in.Exit != 0 {
+		h.Exit = &exitData{in.ExitBytes, momentAt(b, in.Exit)}
+		if b.Moments[h.Exit.Moment].Time != in.Exit {
+			h.Exit.Moment = -1
+		}
 	}
 	if in.Start != 0 {
 		h.Start = since(in.Start)

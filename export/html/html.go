@@ -34,7 +34,10 @@ type Input struct {
 	Facts   []Fact    // of machine and program
 	Started time.Time // zero: not known
 	Start   uint64    // when the recording began, CLOCK_BOOTTIME nanoseconds: times are shown from here on. 0: the first event
-	Notes   []string  // what a reader must know of the figures: damage, what was dropped
+	Exit    uint64    // when the program began to free everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not
+	// ExitBytes is what was in use then.
+	ExitBytes uint64
+	Notes     []string // what a reader must know of the figures: damage, what was dropped
 
 	Lost     uint64                    // events that were lost; event.Unknown
 	Verdict  *Verdict                  // what the page begins with; nil: nothing was judged

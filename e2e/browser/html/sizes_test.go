@@ -223,5 +223,5 @@ func TestLayerWithoutName(t *testing.T) {
 	const empty = `{name: '[holder not known]', plain: true, before: false, mean: 0, first: 0, last: 0}`
 	const held = `{name: '[holder not known]', plain: true, before: false, mean: 3, first: 0, last: 0}`
 	require.Equal(t, "[freed before the end]", last(freed+","+empty))
-	require.Equal(t, "without a name", last(freed+","+held))
+	require.Equal(t, "not known", last(freed+","+held))
 }

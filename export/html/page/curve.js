@@ -10,6 +10,9 @@ const PHASES = ['forward', 'backward', 'optimizer'];
 
 const NEAR = 5; // pixels
 
+// RANGE_ALPHA is how much a range covers what is below it.
+const RANGE_ALPHA = 0.16;
+
 class CurveView {
   // handlers: at(moment), range(from, to), zoomed().
   constructor(canvas, tip, model, handlers) {
@@ -397,9 +400,10 @@ class CurveView {
     for (const h of this.model.head.losses.lossIntervals) {
       const [left, right] = [Math.max(this.x(h.from), this.pad.left), Math.min(this.x(h.to), this.width - this.pad.right)];
       if (left > right) continue;
-      c.fillStyle = this.color('--bad-soft');
-      c.fillRect(left, this.pad.top, Math.max(1, right - left), this.height - this.pad.top - this.pad.bottom);
+      c.globalAlpha = RANGE_ALPHA;
       c.fillStyle = this.color('--bad');
+      c.fillRect(left, this.pad.top, Math.max(1, right - left), this.height - this.pad.top - this.pad.bottom);
+      c.globalAlpha = 1;
       c.fillRect(left, this.pad.top, Math.max(1, right - left), 2);
     }
   }
@@ -408,9 +412,10 @@ class CurveView {
     const { from, to } = this.selection;
     if (from < 0) return;
     const [left, right] = [this.x(this.model.moments[from]), this.x(this.model.moments[to])];
-    c.fillStyle = this.color('--accent-soft');
-    c.fillRect(left, this.pad.top, Math.max(1, right - left), this.height - this.pad.top - this.pad.bottom);
+    c.globalAlpha = RANGE_ALPHA; // what is below it stays visible
     c.fillStyle = this.color('--accent');
+    c.fillRect(left, this.pad.top, Math.max(1, right - left), this.height - this.pad.top - this.pad.bottom);
+    c.globalAlpha = 1;
     c.fillRect(left, this.pad.top, 1, this.height - this.pad.top - this.pad.bottom);
     c.fillRect(right, this.pad.top, 1, this.height - this.pad.top - this.pad.bottom);
   }

@@ -130,7 +130,7 @@ class FlameView {
     if (box.width < 26) return;
     c.fillStyle = found ? '#ffffff' : own ? this.color('--on-color') : this.ink;
     if (frame.kind === NONE && !found && !own) c.fillStyle = getComputedStyle(this.canvas).color;
-    c.fillText(fit(c, this.label(box.node), box.width - 11), box.x + 5, y + ROW / 2);
+    c.fillText((frame.kind === NONE && box.node !== 0 ? fitMiddle : fit)(c, this.label(box.node), box.width - 11), box.x + 5, y + ROW / 2);
     c.globalAlpha = 1;
   }
 
@@ -194,6 +194,18 @@ function fit(c, text, width) {
     else n = middle - 1;
   }
   return low < 2 ? '' : `${text.slice(0, low)}…`;
+}
+
+// fitMiddle leaves out the middle of a name that is too long: a holder's begins with its line and ends with what tells it from others.
+function fitMiddle(c, text, width) {
+  const name = text.split(' local ').slice(1).join(' local ') || text;
+  for (const t of [text, name]) if (c.measureText(t).width <= width) return t;
+  for (let n = name.length - 1; n > 4; n--) {
+    const head = Math.floor(n / 3);
+    const cut = `${name.slice(0, head)}…${name.slice(head - n)}`;
+    if (c.measureText(cut).width <= width) return cut;
+  }
+  return '';
 }
 
 function hash(text) {

@@ -84,12 +84,14 @@ function drawFigures() {
     const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start, 1)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
     return figure('peak', `${notable.length > 1 ? `${model.partName(i)} ` : ''}${p.torch ? 'PyTorch peak' : 'peak'}`, p.peak, [ofCapacity(p.peak, p.capacity), when].filter(Boolean).join(' '), p.peakMoment < 0 ? null : () => choose(p.peakMoment));
   });
+  const { exit } = head;
   const before = totalAt(torch.map((p) => p.before), end);
   const whence = before > 0 ? `(${bytesText(before)} from before the attach)` : '';
-  out.push(figure('live', 'at the end', totalAt(torch.map((p) => p.allocated), end), torch.length > 0 ? whence : 'no caching allocator was seen', () => choose(end)));
+  if (exit) out.push(figure('exit', 'before its end', exit.bytes, '', exit.moment >= 0 ? () => choose(exit.moment) : null));
+  else out.push(figure('live', 'at the end', totalAt(torch.map((p) => p.allocated), end), torch.length > 0 ? whence : 'no caching allocator was seen', () => choose(end)));
   out.push(figure('reserved', 'reserved', totalAt(torch.map((p) => p.reserved), end), ''));
   for (const [p, i] of notable.slice(0, 8)) {
-    if (!(p.used > 0)) continue;
+    if (!(p.used > 0) || p.used < p.reserved[end]) continue; // it was read at another time
     const others = p.others > 0 ? `, ${bytesText(p.others)} by other processes` : '';
     out.push(figure('device', notable.length > 1 ? `all of ${model.partName(i)}` : 'with context', p.used, ofCapacity(p.used, p.capacity) + others));
   }
@@ -318,6 +320,7 @@ function drawJumps() {
   const jumps = notable.slice(0, 8).flatMap((i) => (head.parts[i].peakMoment >= 0 ? [[head.parts[i].peakMoment, notable.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
   const oom = head.ooms.find((r) => r.moment >= 0);
   if (oom) jumps.push([oom.moment, 'Out of memory']);
+  if (head.exit && head.exit.moment >= 0) jumps.push([head.exit.moment, 'Before its end']);
   jumps.push([model.moments.length - 1, 'End']);
   $('jumps').replaceChildren(...jumps.map(([at, name]) => el('button', { class: 'plain', onclick: () => choose(at) }, name)));
 }

@@ -14,7 +14,7 @@ class Stack {
     for (let g = 0; g < model.count; g++) {
       const [key, frame] = of(model, g);
       if (!keys.has(key)) {
-        keys.set(key, { key, index: keys.size, name: rowName(frame), mean: 0, first: 0, last: 0, plain: isSpecial(frame.name), before: frame.name === BEFORE });
+        keys.set(key, { key, index: keys.size, name: by === 'function' ? frame.name : rowName(frame), mean: 0, first: 0, last: 0, plain: isSpecial(frame.name), before: frame.name === BEFORE });
       }
       this.row[g] = keys.get(key).index;
     }
@@ -60,9 +60,9 @@ class Stack {
     const rest = this.rows.filter((r) => !r.before && (r.plain || named.indexOf(r) >= LAYERS || score(r) <= 0));
     const special = rest.filter((r) => r.plain);
     const others = rest.filter((r) => !r.plain);
-    if (others.length > 0) layers.push({ name: 'other', color: '--other', rows: others });
+    if (others.length > 0) layers.push({ name: 'smaller rows', color: '--other', rows: others });
     const drawn = special.filter((r) => score(r) > 0); // as Layers.without of pagemodel: pictures have the same name
-    if (special.length > 0) layers.push({ name: drawn.length === 1 ? drawn[0].name : 'without a name', color: '--rest', rows: special });
+    if (special.length > 0) layers.push({ name: drawn.length === 1 ? drawn[0].name : 'not known', color: '--rest', rows: special });
     return layers;
   }
 

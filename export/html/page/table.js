@@ -26,8 +26,14 @@ const GROUPINGS = {
   device: { split: true, name: 'Device', of: (m, g) => [m.groups.part[g], plain(m.partName(m.groups.part[g]))] },
   memory: { split: true, name: 'Memory', of: (m, g) => [m.groups.memory[g], plain(MEMORIES[m.groups.memory[g]])] },
 };
+const NAME_TAIL = 16; // characters at the end of a name that are always shown
 const FIRST_ROWS = 100;
 const COURSES = 300; // rows whose course is drawn
+
+// narrowName leaves out the line and the function of a variable on a narrow screen.
+function narrowName(name) {
+  return window.innerWidth > 720 ? name : name.split(' local ').slice(1).join(' local ') || name;
+}
 
 function plain(name) {
   return { kind: NONE, name, file: '', line: 0, source: '' };
@@ -121,7 +127,10 @@ class TableView {
   }
 
   nameCell(r, text) {
-    return el('td', { class: 'place', title: pathOf(r.frame) }, swatch(this.stack.colorOf(r.key)), text);
+    const shown = this.by === 'holder' ? narrowName(text) : text;
+    const tail = shown.length > 2 * NAME_TAIL ? shown.slice(-NAME_TAIL) : ''; // what a name ends with tells it from others
+    return el('td', { class: 'place', title: pathOf(r.frame) || text },
+      el('div', { class: 'cutName' }, swatch(this.stack.colorOf(r.key)), el('span', { class: 'cut' }, shown.slice(0, shown.length - tail.length)), tail ? el('span', {}, tail) : ''));
   }
 
   // growthCell is the course of the row, and how fast it grows.

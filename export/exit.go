@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// ending looks for the moment before a program freed everything because it ended.
+type ending struct {
+	ended bool
+	seen  *answer.Follower
+}
+
+// early is an ending that does not know of steps, and takes the last allocation for it.
+func (s *Source) early() *ending { return s.ending(&steps.Table{}) }
+
+func (s *Source) ending(table *steps.Table) *ending {
+	c := clockOf(s)
+	return &ending{s.programEnded(), answer.NewFollower(table, c.attached, c.end)}
+}
+
+func (e *ending) visitor() *view.Visitor {
+	return &view.Visitor{Before: func(ev *event.Event, _ *heap.Heap) { e.seen.See(ev) }}
+}
+
+// exit is that moment, CLOCK_BOOTTIME nanoseconds; 0: there is none.
+func (e *ending) exit() uint64 { return e.seen.Course(e.ended).Exit }
+
+// exit is when the program began to free everything because it ended, and what was in use then, as the answer has it; 0: it did not, or
+// there is no answer.
+func (in *Input) exit() (time, bytes uint64) {
+	if in.source == nil || in.source.answered == nil || in.source.answered.Exit == 0 {
+		return 0, 0
+	}
+	return in.source.answered.Exit, in.source.answered.Now
+}
+
+// beforeExit moves a view of the end of a program that has ended to the moment before it freed everything. What it held is named by the
+// last reading of holders.
+func (in *Input) beforeExit() error {
+	s := in.source
+	if s == nil || !s.programEnded() || in.Selection.To != 0 || in.Selection.Moment.Kind != moment.Unset {
+		return nil
+	}
+	if s.answered == nil && s.exit == 0 {
+		table, err := s.Steps()
+		if err != nil {
+			return err
+		}
+		e := s.ending(table)
+		if err := s.replay(e.visitor()); err != nil {
+			return err
+		}
+		s.exit = e.exit()
+	}
+	if s.exit == 0 {
+		return nil
+	}
+	c := clockOf(s)
+	in.Selection.Moment = moment.Moment{Kind: moment.SinceStart, Time: s.exit}
+	in.Moment = fmt.Sprintf("before its end, %+.3f s", (time.Duration(s.exit) - time.Duration(c.attached)).Seconds())
+	in.Joined = nil
+	s.Trace.SetExit(s.exit, s.read())
+	return nil
+}
+
+// mostOf is the part of a site's blocks that one thing must have held for newer ones to be taken for its own.
+const mostOf = 0.75
+
+// read is what held most blocks of sites, by name, when holders were last read.
+func (s *Source) read() map[string]string {
+	out := map[string]string{}
+	var rows []event.HeldRow
+	for _, r := range s.Trace.Readings() {
+		if len(r.Held) == 0 {
+			continue
+		}
+		rows = rows[:0]
+		for _, h := range r.Held {
+			rows = append(rows, event.HeldRow{Site: h.Site, Holder: h.Holder, Bytes: h.Bytes})
+		}
+	}
+	if s.End != nil && rows == nil {
+		for _, h := range HeldTables(s.End) {
+			for _, r := range h.Joined.Rows {
+				rows = append(rows, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes})
+			}
+		}
+	}
+	if held := s.Trace.Held(); len(held) > 0 { // of the lines that grow
+		rows = append(rows, held[len(held)-1].Rows...)
+	}
+	sums, best := map[string]uint64{}, map[string]event.HeldRow{}
+	for _, r := range rows {
+		if r.Holder == view.NoHolder || r.Holder == "" { // mostly newer than the reading
+			continue
+		}
+		sums[r.Site] += r.Bytes
+		if r.Bytes > best[r.Site].Bytes {
+			best[r.Site] = r
+		}
+	}
+	for site, r := range best {
+		if float64(r.Bytes) >= mostOf*float64(sums[site]) {
+			out[site] = r.Holder
+		}
+	}
+	return out
+}
