@@ -33,7 +33,7 @@ func writeChart(w io.Writer, in *Input, f chart.Format) error {
 // chartModel condenses the trace. What is concluded of a recording is found out in the same replays.
 func chartModel(in *Input) (*pagemodel.Model, *answer.Answer, error) {
 	o := &pagemodel.Options{Points: chart.Points}
-	if !judged(in) {
+	if !in.Judged() {
 		b, err := pagemodel.New(in.Trace, o)
 		return b, nil, err
 	}

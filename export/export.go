@@ -64,7 +64,7 @@ const PageName = "report.html"
 
 // Formats are all formats, in the order in which help shows them.
 var Formats = []Format{
-	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", Open: "go tool pprof -http=: FILE", write: writePprof},
+	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", Open: "go tool pprof -http=: FILE", write: WriteProfile},
 	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", Open: "go tool pprof -http=: FILE", write: writePprofAlloc},
 	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", Open: "drop it on pytorch.org/memory_viz", write: writeSnapshot},
 	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Open: "duckdb -c \"from 'FILE'\"", Course: true, write: writeParquet},

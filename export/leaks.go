@@ -61,12 +61,12 @@ func (s *Source) replay(all ...*view.Visitor) error {
 	return nil
 }
 
-// judged says whether a verdict belongs to what is shown: all of a recording.
-func judged(in *Input) bool { return in.source != nil && in.Info.PID != 0 && in.Selection.AtEnd() }
+// Judged says whether a verdict belongs to what is shown: all of a recording.
+func (in *Input) Judged() bool { return in.source != nil && in.Info.PID != 0 && in.Selection.AtEnd() }
 
 // answerAtEnd returns what is concluded of a recording of which all is shown; nil: nothing is.
 func answerAtEnd(in *Input) (*answer.Answer, error) {
-	if !judged(in) {
+	if !in.Judged() {
 		return nil, nil
 	}
 	return in.source.Answer()

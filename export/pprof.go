@@ -12,7 +12,8 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-func writePprof(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.InUse) }
+// WriteProfile writes what is in use as a profile.
+func WriteProfile(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.InUse) }
 
 func writePprofAlloc(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.Alloc) }
 

@@ -34,19 +34,6 @@ func (s *Source) PeakRows(detail bool, version string) ([]view.Row, error) {
 	return v.Rows(), nil
 }
 
-// PeakRows is what was in use at the peak of a recording, or in a profile, and whether it has what it is for.
-func (d *DiffFile) PeakRows(version string) (rows []view.Row, detailed bool, err error) {
-	if d.source != nil {
-		rows, err = d.source.PeakRows(true, version)
-		return rows, true, err
-	}
-	side, err := d.Side(moment.Moment{}, view.ByLine, version)
-	if err != nil {
-		return nil, false, err
-	}
-	return side.entries, false, nil
-}
-
 // Recordings are those of a folder of results, of a job's one for each process, by rank; any other path is itself.
 func Recordings(path string) ([]string, error) {
 	if st, err := os.Stat(path); err != nil || !st.IsDir() || exists(filepath.Join(path, TraceName)) {

@@ -63,7 +63,7 @@ func (s *Source) WriteJSON(w io.Writer, at *Window, version string) error {
 }
 
 func writeJSON(w io.Writer, in *Input) error {
-	if judged(in) {
+	if in.Judged() {
 		in.watchSteps()
 	}
 	view, err := in.detailed(false)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
-	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/compare"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
@@ -26,7 +26,7 @@ type diffOptions struct {
 	paths  []string        // one, compared with itself, or two
 	at     []moment.Moment // none, one or two
 	by     view.RowKind
-	format export.DiffFormat
+	format compare.Format
 	top    int // rows of the text; 0: all
 	rules  ruleFlags
 	output string // file; empty: standard output
@@ -34,7 +34,7 @@ type diffOptions struct {
 }
 
 func diffCommand() *cli.Command {
-	names := export.DiffNames()
+	names := compare.Names()
 	return &cli.Command{
 		Name:      "diff",
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
@@ -63,7 +63,7 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 	o := diffOptions{
 		paths: c.Args().Slice(), at: flags.Get[[]moment.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
 		rules:  ruleFlags{stepOn: flags.Get[string](c, "step-on")},
-		format: export.DiffFormats[slices.Index(export.DiffNames(), formatOf(c))],
+		format: compare.Formats[slices.Index(compare.Names(), formatOf(c))],
 	}
 	switch {
 	case c.Bool("json") && c.IsSet("format") && o.format.Name != "json":
@@ -101,13 +101,13 @@ func diff(o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	sides, err := export.OpenSides(&export.DiffOptions{Paths: o.paths, At: o.at, By: o.by, Version: version, Open: options, Warn: p.Warn})
+	sides, err := compare.OpenSides(&compare.Options{Paths: o.paths, At: o.at, By: o.by, Version: version, Open: options, Warn: p.Warn})
 	if err != nil {
 		return err
 	}
 	defer sides.Close()
 	p.Stop()
 	return output.Write(o.output, o.force, o.format.Binary, func(w io.Writer) error {
-		return o.format.Write(w, &export.DiffInput{Before: sides.Before, After: sides.After, By: o.by, Top: o.top, Width: console.Width(o.output)})
+		return o.format.Write(w, &compare.Input{Before: sides.Before, After: sides.After, By: o.by, Top: o.top, Width: console.Width(o.output)})
 	})
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/compare"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -56,7 +56,7 @@ func TestParseDiff(t *testing.T) {
 	} {
 		o, err := parseDiffLine(t, line)
 		require.NoError(t, err, line)
-		before, after := (&export.DiffOptions{Paths: o.paths, At: o.at}).Moments()
+		before, after := (&compare.Options{Paths: o.paths, At: o.at}).Moments()
 		require.Equal(t, w, want{strings.Join(o.paths, " "), before.String(), after.String(), o.by, o.format.Name, o.top}, line)
 	}
 }

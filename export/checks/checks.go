@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/compare"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/junit"
 	"github.com/gputrace/gputrace/export/rules"
@@ -103,7 +104,7 @@ func (in *Input) check(path, baseline string) (gate.Report, error) {
 
 // baseline is what was in use at the peak of a baseline, and whether it says what for.
 func (in *Input) baseline(path string) ([]view.Row, bool, error) {
-	f, err := export.OpenDiff(path, in.Open)
+	f, err := compare.Open(path, in.Open)
 	if err != nil {
 		return nil, false, err
 	}

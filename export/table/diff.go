@@ -24,6 +24,7 @@ type DiffInput struct {
 	Width         int // of the screen, characters; 0: 80
 	// Findings are what grows in either recording; nil: they are not compared.
 	Findings *leaks.Comparison
+	Verdict  string // what changed, in a sentence
 }
 
 // The widths of the columns of a difference, in characters.
@@ -38,7 +39,7 @@ const (
 func Diff(w io.Writer, in DiffInput) error {
 	out := bufio.NewWriter(w)
 	p := &diffPrinter{printer: printer{Printer: layout.Printer{W: out, Width: in.Width}}, in: &in}
-	p.field("verdict", "%s", DiffVerdict(in.Difference))
+	p.field("verdict", "%s", in.Verdict)
 	p.field("before", "%s", words.Line(in.Before))
 	p.field("after", "%s", words.Line(in.After))
 	p.findings()
@@ -50,31 +51,6 @@ func Diff(w io.Writer, in DiffInput) error {
 		return fmt.Errorf("print the difference: %w", err)
 	}
 	return nil
-}
-
-// smallChange is the part of what was in use up to which a difference is called none.
-const smallChange = 0.01
-
-// DiffVerdict says in a sentence what changed: how much more or less is in use, and what most of that is.
-func DiffVerdict(d *view.Difference) string {
-	before, after, change := d.Before.Bytes, d.After.Bytes, d.Bytes()
-	text := fmt.Sprintf("%s before, %s after", signed(before), signed(after))
-	switch size := max(change, -change); {
-	case change == 0:
-		text = fmt.Sprintf("as much is in use after as before, %s", signed(after))
-	case float64(size) < smallChange*float64(before):
-		text = fmt.Sprintf("nearly as much is in use after as before: %s, %s", text, signedText(change))
-	case change > 0:
-		text = fmt.Sprintf("%s more in use: %s", Bytes(uint64(change)), text)
-	default:
-		text = fmt.Sprintf("%s less in use: %s", Bytes(uint64(-change)), text)
-	}
-	if len(d.Rows) == 0 || d.Rows[0].Bytes() == 0 {
-		return text
-	}
-	c := &d.Rows[0]
-	e := c.Row()
-	return fmt.Sprintf("%s; the largest change is %s of %s", text, changeText(c.Bytes()), words.Line(strings.TrimSpace(e.Name+" "+e.Func)))
 }
 
 // findings prints what grows from step to step in either recording: what is new, what still does, and what does not any more.

@@ -69,6 +69,7 @@ func TestDiff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in.Before, in.After = "old/trace.gputrace, at the end, +12.000 s", "new/tr\x1bace.gputrace, at the peak of each device"
+			in.Verdict = "1.0 MiB more in use"
 			goldens(t, "diff."+name, func(w io.Writer, width int) error {
 				in.Width = width
 				return Diff(w, in)

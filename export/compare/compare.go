@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package export
+// Package compare finds what changed between two recordings, snapshots or profiles, or two moments of one recording.
+package compare
 
 import (
 	"bufio"
@@ -18,28 +19,36 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// DiffFile is a file that can be compared: a source, or a profile. Close it.
-type DiffFile struct {
+// File is a file that can be compared: a source, or a profile. Close it.
+type File struct {
 	path    string
-	source  *Source
+	source  *export.Source
 	profile *profile.Profile // nil: it is none
 	warn    func(error)
 }
 
-// OpenDiff opens a file to be compared.
-func OpenDiff(path string, o *OpenOptions) (*DiffFile, error) {
-	options := o.withDefaults()
-	d := &DiffFile{path: path, warn: options.Warn}
+// Open opens a file to be compared.
+func Open(path string, o *export.OpenOptions) (*File, error) {
+	options := export.OpenOptions{}
+	if o != nil {
+		options = *o
+	}
+	if options.Warn == nil {
+		options.Warn = func(error) {}
+	}
+	d := &File{path: path, warn: options.Warn}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		d.source, err = Open(path, &options) // says what is there
+		d.source, err = export.Open(path, &options) // says what is there
 		return d, err
 	}
 	if err != nil {
@@ -48,7 +57,7 @@ func OpenDiff(path string, o *OpenOptions) (*DiffFile, error) {
 	defer f.Close()
 	r := bufio.NewReader(f)
 	if head, _ := r.Peek(2); !isProfile(head) {
-		d.source, err = Open(path, &options)
+		d.source, err = export.Open(path, &options)
 		return d, err
 	}
 	if d.profile, err = pprof.Parse(r); err != nil {
@@ -67,14 +76,14 @@ func isProfile(head []byte) bool {
 }
 
 // IsProfile reports whether it is a profile, which is of one moment only.
-func (d *DiffFile) IsProfile() bool { return d.profile != nil }
+func (d *File) IsProfile() bool { return d.profile != nil }
 
 // emptied is how much more was in use at the peak than at the end where a program has given its memory back before it ended: so many times.
 const emptied = 100
 
 // IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there is memory of PyTorch's, only that
 // counts: libraries keep theirs.
-func (d *DiffFile) IsEmptied() bool {
+func (d *File) IsEmptied() bool {
 	if d.source == nil {
 		return false
 	}
@@ -98,14 +107,14 @@ func inUse(v *view.View, layer string) int64 {
 }
 
 // Close closes the file.
-func (d *DiffFile) Close() {
+func (d *File) Close() {
 	if d.source != nil {
 		_ = d.source.Close()
 	}
 }
 
-// DiffSide is what is compared.
-type DiffSide struct {
+// Side is what is compared.
+type Side struct {
 	name    string
 	entries []view.Row
 	profile func() (*profile.Profile, error)
@@ -113,7 +122,7 @@ type DiffSide struct {
 }
 
 // Side is a moment of a file, of which a profile has only one, for rows of a kind. version is that of gputrace.
-func (d *DiffFile) Side(at moment.Moment, by view.RowKind, version string) (*DiffSide, error) {
+func (d *File) Side(at moment.Moment, by view.RowKind, version string) (*Side, error) {
 	if d.profile != nil {
 		if by > view.ByDevice {
 			return nil, exit.Usage("--by %s: %s is a profile, which has no such rows; give the recording that it was made of", by, d.path)
@@ -122,9 +131,9 @@ func (d *DiffFile) Side(at moment.Moment, by view.RowKind, version string) (*Dif
 		if d.profile.TimeNanos > 0 {
 			name += ", a profile of " + time.Unix(0, d.profile.TimeNanos).UTC().Format(time.RFC3339)
 		}
-		return &DiffSide{name: name, entries: pprof.Rows(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
+		return &Side{name: name, entries: pprof.Rows(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
 	}
-	in, err := d.source.Input(&Window{At: at}, version, d.warn)
+	in, err := d.source.Input(&export.Window{At: at}, version, d.warn)
 	if err != nil {
 		return nil, err
 	}
@@ -134,20 +143,20 @@ func (d *DiffFile) Side(at moment.Moment, by view.RowKind, version string) (*Dif
 	}
 	made := func() (*profile.Profile, error) {
 		var b bytes.Buffer
-		if err := writePprof(&b, in); err != nil {
+		if err := export.WriteProfile(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)
 	}
-	side := &DiffSide{name: d.path + ", " + in.Moment, entries: entries, profile: made}
-	if judged(in) {
+	side := &Side{name: d.path + ", " + in.Moment, entries: entries, profile: made}
+	if in.Judged() {
 		side.leaks = d.source.Leaks
 	}
 	return side, nil
 }
 
 // rows are what is in use. What a recording tells of parts of its sites is looked for only where the rows need it.
-func (d *DiffFile) rows(in *Input, by view.RowKind) ([]view.Row, error) {
+func (d *File) rows(in *export.Input, by view.RowKind) ([]view.Row, error) {
 	if by.Detailed() {
 		if err := in.GroupBy(by.String()); err != nil {
 			return nil, err
@@ -176,20 +185,20 @@ func momentView(t *view.Trace, m moment.Moment) (*view.View, error) {
 	return t.End(), nil
 }
 
-// DiffInput is what a difference is made of.
-type DiffInput struct {
-	Before, After *DiffSide
+// Input is what a difference is made of.
+type Input struct {
+	Before, After *Side
 	By            view.RowKind
 	Top           int // rows of the text; 0: all
 	Width         int // of the screen that the text is for, characters; 0: 80
 }
 
-func (in *DiffInput) difference() *view.Difference {
+func (in *Input) difference() *view.Difference {
 	return view.Diff(in.Before.entries, in.After.entries, in.By)
 }
 
 // findings compares the verdicts on two recordings; nil: one side is none, or a moment of it.
-func (in *DiffInput) findings() (*leaks.Comparison, error) {
+func (in *Input) findings() (*leaks.Comparison, error) {
 	if in.Before.leaks == nil || in.After.leaks == nil {
 		return nil, nil
 	}
@@ -204,55 +213,55 @@ func (in *DiffInput) findings() (*leaks.Comparison, error) {
 	return leaks.Compare(before, after), nil
 }
 
-// DiffFormat is a form in which a difference can be written.
-type DiffFormat struct {
+// Format is a form in which a difference can be written.
+type Format struct {
 	Name   string
 	Binary bool
 
-	write func(w io.Writer, in *DiffInput) error
+	write func(w io.Writer, in *Input) error
 }
 
 // Write writes a difference in the form.
-func (f *DiffFormat) Write(w io.Writer, in *DiffInput) error { return f.write(w, in) }
+func (f *Format) Write(w io.Writer, in *Input) error { return f.write(w, in) }
 
-// DiffFormats are all of them, the default first.
-var DiffFormats = []DiffFormat{
+// Formats are all of them, the default first.
+var Formats = []Format{
 	{Name: "text", write: diffText},
 	{Name: "json", write: diffJSON},
 	{Name: "html", write: diffHTML},
 	{Name: "pprof", Binary: true, write: diffPprof},
 }
 
-// DiffNames are the names of DiffFormats.
-func DiffNames() []string {
+// Names are the names of Formats.
+func Names() []string {
 	var out []string
-	for _, f := range DiffFormats {
+	for _, f := range Formats {
 		out = append(out, f.Name)
 	}
 	return out
 }
 
-func diffText(w io.Writer, in *DiffInput) error {
+func diffText(w io.Writer, in *Input) error {
 	found, err := in.findings()
 	if err != nil {
 		return err
 	}
-	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Width: in.Width, Findings: found})
+	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Width: in.Width, Findings: found, Verdict: verdict.OfDifference(in.difference())})
 }
 
-func diffJSON(w io.Writer, in *DiffInput) error {
+func diffJSON(w io.Writer, in *Input) error {
 	found, err := in.findings()
 	if err != nil {
 		return err
 	}
-	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found, Verdict: table.DiffVerdict(in.difference())})
+	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found, Verdict: verdict.OfDifference(in.difference())})
 }
 
-func diffHTML(w io.Writer, in *DiffInput) error {
+func diffHTML(w io.Writer, in *Input) error {
 	return html.WriteDiff(w, html.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name})
 }
 
-func diffPprof(w io.Writer, in *DiffInput) error {
+func diffPprof(w io.Writer, in *Input) error {
 	base, err := in.Before.profile()
 	if err != nil {
 		return err
@@ -262,4 +271,17 @@ func diffPprof(w io.Writer, in *DiffInput) error {
 		return err
 	}
 	return pprof.WriteDiff(w, base, p)
+}
+
+// PeakRows is what was in use at the peak of a recording, or in a profile, and whether it has what it is for.
+func (d *File) PeakRows(version string) (rows []view.Row, detailed bool, err error) {
+	if d.source != nil {
+		rows, err = d.source.PeakRows(true, version)
+		return rows, true, err
+	}
+	side, err := d.Side(moment.Moment{}, view.ByLine, version)
+	if err != nil {
+		return nil, false, err
+	}
+	return side.entries, false, nil
 }

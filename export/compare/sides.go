@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package export
+package compare
 
 import (
 	"errors"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// DiffOptions say what is compared.
-type DiffOptions struct {
+// Options say what is compared.
+type Options struct {
 	Paths   []string        // one, compared with itself, or two
 	At      []moment.Moment // none, one or two
 	By      view.RowKind
 	Version string // of gputrace
-	Open    *OpenOptions
+	Open    *export.OpenOptions
 	Warn    func(error)
 }
 
 // Moments are those of the two sides.
-func (o *DiffOptions) Moments() (before, after moment.Moment) {
+func (o *Options) Moments() (before, after moment.Moment) {
 	end := moment.Moment{Kind: moment.End}
 	switch {
 	case len(o.At) == 2:
@@ -34,23 +35,23 @@ func (o *DiffOptions) Moments() (before, after moment.Moment) {
 	return o.At[0], o.At[0]
 }
 
-// DiffSides are two sides, and their files. Close them.
-type DiffSides struct {
-	Before, After *DiffSide
+// Sides are two sides, and their files. Close them.
+type Sides struct {
+	Before, After *Side
 
-	files []*DiffFile
+	files []*File
 }
 
 // Close closes the files.
-func (s *DiffSides) Close() {
+func (s *Sides) Close() {
 	for _, f := range s.files {
 		f.Close()
 	}
 }
 
 // OpenSides opens two files, or one for two moments of it. If both ends are empty and no moment is asked for, their peaks are compared.
-func OpenSides(o *DiffOptions) (*DiffSides, error) {
-	s := &DiffSides{}
+func OpenSides(o *Options) (*Sides, error) {
+	s := &Sides{}
 	err := s.open(o)
 	if err != nil {
 		s.Close()
@@ -59,10 +60,10 @@ func OpenSides(o *DiffOptions) (*DiffSides, error) {
 	return s, nil
 }
 
-func (s *DiffSides) open(o *DiffOptions) error {
+func (s *Sides) open(o *Options) error {
 	profiles := 0
 	for _, path := range o.Paths {
-		f, err := OpenDiff(path, o.Open)
+		f, err := Open(path, o.Open)
 		if err != nil {
 			return err
 		}
