@@ -51,6 +51,14 @@ func (p Pause) String() string {
 	}
 }
 
+// After is what follows the name of a process: a comma and String, or nothing for one that runs.
+func (p Pause) After() string {
+	if p.Kind == Running {
+		return ""
+	}
+	return ", " + p.String()
+}
+
 // pauseCheck is how far two looks at the threads are apart: of a program that is traced call by call, each thread stops for a moment at a time.
 const pauseCheck = 10 * time.Millisecond
 

@@ -174,3 +174,12 @@ func (c *credentials) has(f *os.File, right uint32) bool {
 	}
 	return sys.Mode&right != 0
 }
+
+// Groups are the process's supplementary groups (credentials(7)).
+func (p *Process) Groups() ([]uint32, error) {
+	c, err := p.credentials()
+	if err != nil {
+		return nil, err
+	}
+	return c.groups[1:], nil
+}

@@ -42,3 +42,6 @@ func (r *Root) exists(string) bool { return false }
 func (p *Process) find(*Mapping) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 func reopen(*os.File, string) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// Groups is for Linux only: it returns errors.ErrUnsupported.
+func (p *Process) Groups() ([]uint32, error) { return nil, errors.ErrUnsupported }

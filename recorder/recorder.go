@@ -43,6 +43,11 @@ type Options struct {
 	Children bool
 	// Command is a program to start, and its arguments from the name on. nil: none.
 	Command []string
+	// User is as whom the program runs, a name or a number; empty: as who called sudo, if sudo started this program, else as ourselves.
+	User string
+	// Env has variables of the program's environment, as "NAME=value", or "NAME" for the value that this program has. The others are those of
+	// who called sudo, else our own.
+	Env []string
 	// Starter are the arguments with which this program calls Become.
 	Starter []string
 	// Inject has the process load a library of ours, on macOS, where it is a Python that can be asked to. It stays there.

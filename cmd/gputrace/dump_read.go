@@ -105,12 +105,12 @@ func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockName
 }
 
 func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNames, boot time.Time) func(io.Writer) error {
-	args, paused := p.Cmdline(32), p.Paused().String()
+	args, paused := p.Cmdline(32), p.Paused()
 	balance := balance.New(m.Memory().Input(p.PID))
 	switch o.format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
+			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused.String(), Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
 		}
 	case "snapshot":
 		if n.holders != nil {
@@ -120,7 +120,7 @@ func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNam
 	default:
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
-				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Paused: paused, Boot: boot, Balance: balance,
+				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: boot, Balance: balance,
 				Holders: n.holders, HoldersWhy: n.why, Width: console.Width(o.output),
 			})
 		}

@@ -31,6 +31,8 @@ type recordOptions struct {
 	all        bool          // every process that can be traced
 	children   bool          // the descendants too
 	command    []string      // to start
+	user       string        // as whom; empty: as who called sudo, or ourselves
+	env        []string      // of it, beside what it has anyway
 	output     string        // folder; empty: gputrace.PID.TIME
 	force      bool          // a folder of results of that name is replaced
 	duration   time.Duration // 0: until it is stopped

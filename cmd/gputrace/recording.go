@@ -129,7 +129,7 @@ func (o *recordOptions) console() *console.Console {
 // recorderOptions are what the command line says to the recorder.
 func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	out := &recorder.Options{
-		All: o.all, Children: o.children, Command: o.command, Starter: []string{startName}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
+		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
 		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
 		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,

@@ -5,6 +5,7 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/gatecli"
 )
 
@@ -15,7 +16,10 @@ func runCommand() *cli.Command {
 		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
 		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
 			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule is not met.",
-		Flags: recordingFlags(),
+		Flags: append([]cli.Flag{
+			flags.Text("user", "", "run the program as `USER`, such as root (default: with sudo, as who called it, else as you)"),
+			&cli.StringSliceFlag{Name: "env", Usage: "set `NAME=VALUE` in the program's environment, or keep NAME of gputrace's own; the rest is, with sudo, that of who called it"},
+		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRun(c)
 			if err != nil {
@@ -29,6 +33,7 @@ func runCommand() *cli.Command {
 func parseRun(c *cli.Context) (recordOptions, error) {
 	o := parseRecording(c)
 	o.children, o.command = true, c.Args().Slice()
+	o.user, o.env = flags.Get[string](c, "user"), c.StringSlice("env")
 	if len(o.command) == 0 {
 		return o, usage("which program? give it behind --; see gputrace run --help")
 	}

@@ -73,12 +73,12 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones", o.address, o.pids[0], o.pids[0])
 		}
 	}
-	args, paused := p.Cmdline(32), p.Paused().String()
-	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Paused: paused, Boot: boot, By: o.by, Top: o.top, Width: console.Width(o.output)}
+	args, paused := p.Cmdline(32), p.Paused()
+	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: boot, By: o.by, Top: o.top, Width: console.Width(o.output)}
 	return func(w io.Writer) error {
 		switch {
 		case o.json:
-			return json.WriteWho(w, json.Who{Holders: h, Command: args, Paused: paused, Boot: boot, By: o.by, Top: o.top, Only: block})
+			return json.WriteWho(w, json.Who{Holders: h, Command: args, Paused: paused.String(), Boot: boot, By: o.by, Top: o.top, Only: block})
 		case o.one:
 			return table.WhoBlock(w, in, block)
 		default:

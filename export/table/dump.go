@@ -24,7 +24,7 @@ type DumpInput struct {
 	State   *allocator.State
 	PID     int
 	Command string    // of the program; empty: not known
-	Paused  string    // why the process does not run; empty: it does
+	Paused  string    // as process.Pause.After: what follows the command
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	Top     int       // segments listed of each device; 0: 10
 	Width   int       // of the screen, characters; 0: 80
@@ -42,14 +42,6 @@ const (
 	shownPins = 3
 )
 
-// pausedText is what follows a process's name when it does not run.
-func pausedText(paused string) string {
-	if paused == "" {
-		return ""
-	}
-	return ", " + paused
-}
-
 // Dump prints the caching allocator's map: for each device where every byte is, as the driver counts, what changed while it was
 // read, the reserved bytes by pool, the segments with the most free bytes, their inactive splits and what pins them, and the
 // inactive splits by size.
@@ -59,7 +51,7 @@ func Dump(w io.Writer, in DumpInput) error {
 	}
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
-	p.line("pid %d %s%s · the caching allocator's map", in.PID, in.Command, pausedText(in.Paused))
+	p.line("pid %d %s%s · the caching allocator's map", in.PID, in.Command, in.Paused)
 	if len(in.State.Devices) == 0 {
 		p.line("")
 		p.line("no device: CUDA is not initialised")

@@ -21,7 +21,7 @@ import (
 type WhoInput struct {
 	Holders *holders.Index
 	Command string    // of the program; empty: not known
-	Paused  string    // why the process does not run; empty: it does
+	Paused  string    // as process.Pause.After: what follows the command
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	By      holders.Grouping
 	Top     int // rows of the table; 0: all
@@ -64,7 +64,7 @@ func Who(w io.Writer, in WhoInput) error {
 
 func (p *printer) whoTitle(in *WhoInput) {
 	r := in.Holders.Report
-	p.line("pid %d %s%s · who holds the caching allocator's memory", r.PID, words.Line(in.Command), pausedText(in.Paused))
+	p.line("pid %d %s%s · who holds the caching allocator's memory", r.PID, words.Line(in.Command), in.Paused)
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
 	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versionText("PyTorch", r.Torch), at,
 		Duration(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))

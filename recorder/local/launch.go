@@ -36,16 +36,20 @@ type launched struct {
 // startProgram starts the program of the options, traced from its first instruction.
 func (l *live) startProgram() error {
 	command := l.options.Command
-	path, err := exec.LookPath(command[0])
+	as, err := l.identity()
 	if err != nil {
 		return &recorder.LaunchError{Err: err}
 	}
-	p, err := newProgram(path, command, l.options.Starter)
+	path, err := as.lookPath(command[0])
+	if err != nil {
+		return &recorder.LaunchError{Err: err}
+	}
+	p, err := newProgram(path, command, l.options.Starter, as)
 	if err != nil {
 		return err
 	}
 	l.program.Store(p)
-	for _, file := range append(linkedFiles(path), loadedFiles(os.Getenv("LD_LIBRARY_PATH"))...) {
+	for _, file := range append(linkedFiles(path, as), loadedFiles(as.value("LD_LIBRARY_PATH"))...) {
 		if err := l.tracer.HookFile(file); err != nil {
 			l.warn(err)
 		}
@@ -61,13 +65,13 @@ func (l *live) startProgram() error {
 		return &recorder.AttachError{Err: err}
 	}
 	memory := l.tracer.Memory()
-	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), process.KernelRelease(), memory.String())
+	l.say("gputrace %s · pid %d %s%s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), as, process.KernelRelease(), memory.String())
 	return p.release()
 }
 
 // linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. None for what
 // is no program, such as a script.
-func linkedFiles(path string) []string {
+func linkedFiles(path string, as *identity) []string {
 	f, err := elf.Open(path)
 	if err != nil {
 		return nil
@@ -83,7 +87,9 @@ func linkedFiles(path string) []string {
 		return nil
 	}
 	out := []string{linker}
-	list, err := exec.Command(linker, "--list", path).Output() // the linker alone runs: it says what it would map
+	cmd := exec.Command(linker, "--list", path) // the linker alone runs: it says what it would map
+	cmd.Env, cmd.SysProcAttr = as.env, as.attributes()
+	list, err := cmd.Output()
 	if err != nil {
 		return out
 	}
@@ -137,7 +143,7 @@ func inFolders(folders []string, name string) string {
 
 // newProgram starts the starter: this program, with arguments that have it call Become, which waits for the release. So the process
 // is known before the other program runs, and nothing stops it.
-func newProgram(path string, args []string, starter []string) (*launched, error) {
+func newProgram(path string, args []string, starter []string, as *identity) (*launched, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
@@ -145,8 +151,12 @@ func newProgram(path string, args []string, starter []string) (*launched, error)
 	defer r.Close()
 	cmd := exec.Command("/proc/self/exe", slices.Concat(starter, []string{path}, args)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{r}
+	cmd.Env, cmd.SysProcAttr = as.env, as.attributes()
 	if err := cmd.Start(); err != nil {
 		w.Close()
+		if as.user != nil && errors.Is(err, os.ErrPermission) {
+			err = fmt.Errorf("%w: user %d must be allowed to execute gputrace itself", err, as.user.Uid)
+		}
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
 	p := &launched{cmd: cmd, gate: w, done: make(chan struct{})}

@@ -77,13 +77,13 @@ func TestLaunchHooks(t *testing.T) {
 	dir := filepath.Dir(library)
 	byName, byPath := linked(t, "-L"+dir, "-l:libcudart.so.12", "-Wl,-rpath,"+dir), linked(t, library)
 	linker := linkerOf(t, byName)
-	require.Equal(t, []string{linker, library}, linkedFiles(byName))
-	require.Equal(t, []string{linker, library}, linkedFiles(byPath))
-	require.Empty(t, linkedFiles(library), "a library has no dynamic linker")
-	require.Empty(t, linkedFiles(filepath.Join(dir, "none")))
+	require.Equal(t, []string{linker, library}, linkedFiles(byName, &identity{}))
+	require.Equal(t, []string{linker, library}, linkedFiles(byPath, &identity{}))
+	require.Empty(t, linkedFiles(library, &identity{}), "a library has no dynamic linker")
+	require.Empty(t, linkedFiles(filepath.Join(dir, "none"), &identity{}))
 	script := filepath.Join(dir, "script")
 	writeProgram(t, script, []byte("#!/bin/sh\nexit 3\n"))
-	require.Empty(t, linkedFiles(script))
+	require.Empty(t, linkedFiles(script, &identity{}))
 
 	l, m, seen := openMade(t, &recorder.Options{Command: []string{byName}, Starter: []string{starter}, Memory: "auto"})
 	m.hookErr = errors.New("no such instruction")
@@ -164,14 +164,14 @@ func TestLaunchNone(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ran")
-	p, err := newProgram("/bin/sh", []string{"sh", "-c", `echo > "$0"`, file}, []string{starter})
+	p, err := newProgram("/bin/sh", []string{"sh", "-c", `echo > "$0"`, file}, []string{starter}, &identity{})
 	require.NoError(t, err)
 	require.NoError(t, p.gate.Close())
 	<-p.done
 	require.Equal(t, 91, p.cmd.ProcessState.ExitCode())
 	require.NoFileExists(t, file)
 
-	p, err = newProgram("/bin/sh", nil, []string{starter}) // a path without a name
+	p, err = newProgram("/bin/sh", nil, []string{starter}, &identity{}) // a path without a name
 	require.NoError(t, err)
 	require.NoError(t, p.release())
 	<-p.done
