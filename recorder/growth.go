@@ -28,6 +28,8 @@ const (
 	// readAgain is how long the holders of what grows are not read again, and grownBy how many times as much must be there then.
 	readAgain = time.Minute
 	grownBy   = 2
+	// unheldAgain is how long holders are not read again at least where something that grows has none yet; it doubles with each try.
+	unheldAgain = 3 * time.Second
 	// withdrawAfter is how often in a row a finding must be missing before it is withdrawn.
 	withdrawAfter = 3
 )
@@ -51,6 +53,8 @@ type growth struct {
 	freed   time.Time                      // when they were last read
 	held    [][]leaks.Holder               // readings, the latest last
 	facts   map[string]figures.HolderFacts // that readings found, by name of the holder; nil: none yet
+	tries   int                            // readings since which the same findings have no holder
+	all     []leaks.Holder                 // of the lines, as they were last read for another reason
 }
 
 // rooms are bytes of each device: what nobody uses, and all.
@@ -75,6 +79,9 @@ func newGrowth(p *Process) *growth {
 	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, limited: map[event.Device]bool{}}
 	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.joiner.Stack)
 	p.heap.Follow(g.watch)
+	if p.scans != nil {
+		p.scans.take = g.see
+	}
 	p.heap.before = func(e *event.Event) { g.watch.See(e, p.heap.Blocks) }
 	return g
 }
@@ -112,7 +119,7 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	o := &leaks.Options{Library: library, Earlier: g.held, Facts: g.facts}
+	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts}
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}
@@ -170,17 +177,63 @@ func (g *growth) notice(text string) {
 	g.process.observer.Notice("  " + text)
 }
 
-// ask has the holders of what grows read: once, and again when there is much more of it.
+// ask has the holders of what grows read: at once when it is new, again when there is much more of it, and sooner where one has no holder.
 func (g *growth) ask(now time.Time) {
-	if g.answers != nil || g.process.options.NoHolders || !g.read.IsZero() && now.Sub(g.read) < readAgain {
+	if g.answers != nil || g.process.options.NoHolders {
 		return
 	}
 	all := g.sure()
-	if !slices.ContainsFunc(all, g.grewSince) {
+	switch since := now.Sub(g.read); {
+	case g.read.IsZero() && len(all) > 0:
+	case slices.ContainsFunc(all, g.isNew) && since >= unheldAgain:
+		g.tries = 0
+	case slices.ContainsFunc(all, func(f leaks.Finding) bool { return f.Holder == "" }) && since >= min(readAgain, unheldAgain<<min(g.tries, 8)):
+		g.tries++
+	case slices.ContainsFunc(all, g.grewSince) && since >= readAgain:
+	default:
 		return
 	}
 	g.answers, g.read, g.asked = make(chan holdersAnswer, 1), now, all
 	g.process.scans.request(g.answers)
+}
+
+// isNew reports whether a finding was not there when holders were last asked for.
+func (g *growth) isNew(f leaks.Finding) bool {
+	return !slices.ContainsFunc(g.asked, func(a leaks.Finding) bool { return a.Name() == f.Name() })
+}
+
+const (
+	// leastSeen is how many blocks of a line a holder must have for a reading to count that was not made for what grows: what a step holds
+	// for a moment has fewer. maxSeen is how many rows of it are kept.
+	leastSeen = 3
+	maxSeen   = 50
+)
+
+// see keeps and records what a reading says of the lines, for growth that is found later.
+func (g *growth) see(j *view.Joined) {
+	if g.answers != nil { // hold gets it
+		return
+	}
+	var rows []event.HeldRow
+	for _, h := range leaks.Holders(j) {
+		if h.Named() && h.Blocks >= leastSeen && len(rows) < maxSeen {
+			rows = append(rows, event.HeldRow{Site: h.Site, Holder: h.Name, Bytes: h.Bytes, Blocks: h.Blocks})
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	g.all = leaks.EarlierRows(rows)
+	h := &event.Held{Time: g.process.heap.Totals().Time, Rows: rows}
+	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
+}
+
+// earlier are the readings so far, what was read of the growth itself last.
+func (g *growth) earlier() [][]leaks.Holder {
+	if g.all == nil {
+		return g.held
+	}
+	return append([][]leaks.Holder{g.all}, g.held...)
 }
 
 // readFree has what is left of the devices read: once, because growth is weighed by it, and then now and then where something grows.
@@ -263,7 +316,7 @@ func (g *growth) learn(j *view.Joined) {
 
 // conclude makes the last report, with what is known at the end, and says it.
 func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
-	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held}
+	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
 	g.learn(joined)
 	o.Facts = g.facts
 	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)

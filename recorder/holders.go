@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// peakAfter is how long a recording lasts before the holders at a new peak are read, and peakPause how long there is none
-	// after a reading at least.
-	peakAfter = 10 * time.Second
-	peakPause = 10 * time.Second
+	// peakAfter is how long after the first block the holders at a peak are first read, so that a program of a second has some; peakPause is
+	// how long there is no other reading of a peak at least, and lookEvery how often it is looked whether there is one.
+	peakAfter = 500 * time.Millisecond
+	peakPause = time.Second
+	lookEvery = 250 * time.Millisecond
 	// peakShare bounds the part of the time that readings at peaks take: one in so many. A reading takes a second of a core, or more.
 	peakShare = 50
 	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
@@ -46,7 +47,8 @@ type holderScans struct {
 	view     func() *view.View // of now
 	slots    chan struct{}     // bounds how many processes are scanned at a time
 
-	start   time.Time              // when the recording began
+	first   time.Time              // when something was live first
+	take    func(*view.Joined)     // sees each reading that was joined; nil: nobody does
 	results chan scanned           // of the reading in progress; nil: none
 	cancel  context.CancelFunc     // of the same
 	read    *Scan                  // done, but not all events of its time are applied
@@ -86,7 +88,7 @@ type holdersAnswer struct {
 func newHolderScans(p *Process, slots chan struct{}, o *Options) *holderScans {
 	return &holderScans{
 		ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
-		over: o.NoHolders, asked: o.HoldersOnRequest, start: p.start, next: p.start.Add(peakAfter),
+		over: o.NoHolders, asked: o.HoldersOnRequest,
 	}
 }
 
@@ -170,11 +172,15 @@ func (s *holderScans) maybeBegin(now time.Time) {
 // higher reports whether more is live than at the peak before, and notes it. What is joined later can be less: a job that
 // goes up and down with every step must not be read again and again.
 func (s *holderScans) higher(now time.Time) bool {
-	if s.asked || now.Before(s.next) || now.Sub(s.looked) < time.Second {
+	if s.asked || now.Before(s.next) || now.Sub(s.looked) < lookEvery {
 		return false
 	}
 	s.looked = now
 	live := s.heap.allocated()
+	if live > 0 && s.first.IsZero() {
+		s.first, s.next = now, now.Add(peakAfter)
+		return false
+	}
 	if live <= s.sought+s.sought/peakGrowth {
 		return false
 	}
@@ -250,11 +256,10 @@ func (s *holderScans) end() {
 	}
 }
 
-// pause is how long there is no reading of a peak after one. What a reading took bounds it; at the beginning of a recording, when most of
-// a program's memory comes, the time so far does, so that of a program that ends by itself the last reading is not much older than half
-// of its time.
+// pause is how long there is no reading of a peak after one. What a reading took bounds it; at the beginning, when most of a program's
+// memory comes, the time since its first block does: the last reading of a program that ends by itself is not much older than half of it.
 func (s *holderScans) pause(now time.Time) time.Duration {
-	return max(peakPause, min(now.Sub(s.start), peakShare*s.took))
+	return max(peakPause, min(now.Sub(s.first), peakShare*s.took))
 }
 
 // join brings holders and events together, once all events up to the end of the reading are there.
@@ -267,6 +272,9 @@ func (s *holderScans) join() {
 		joined := s.joined(s.view())
 		if joined.Bytes > s.height {
 			s.height, s.highest = joined.Bytes, joined
+		}
+		if s.take != nil {
+			s.take(joined)
 		}
 		if s.show {
 			s.observer.Holders(joined)

@@ -27,14 +27,16 @@ func TestScanHigher(t *testing.T) {
 	require.False(t, n.higher(late), "nothing is live")
 	h.SetBaseline(7, cuda(0), 60<<20, 100<<20)
 	h.SetBaseline(7, cuda(1), 40<<20, 100<<20)
-	require.False(t, n.higher(start.Add(peakAfter-time.Second)), "a short recording is named at its end")
-	require.False(t, n.higher(late.Add(time.Second/2)), "once a second")
-	require.True(t, n.higher(late.Add(time.Second)))
+	late = late.Add(time.Second)
+	require.False(t, n.higher(late), "the first blocks of many")
+	require.False(t, n.higher(late.Add(peakAfter-1)))
+	require.True(t, n.higher(late.Add(peakAfter)), "so that a program of a second has names")
 	require.False(t, n.higher(late.Add(2*time.Second)), "it was sought")
 	n.sought = 96 << 20
 	require.False(t, n.higher(late.Add(3*time.Second)), "it is hardly more")
 	n.sought = 95 << 20
-	require.True(t, n.higher(late.Add(5*time.Second)))
+	require.False(t, n.higher(late.Add(3*time.Second+lookEvery-1)), "it was looked at just now")
+	require.True(t, n.higher(late.Add(3*time.Second+lookEvery)))
 }
 
 // TestScanOff: without scans there is nothing to wait for.
@@ -67,7 +69,7 @@ func TestScans(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		step(time.Second)
+		step(peakAfter / 2)
 		require.Empty(t, begun, "nobody asked")
 		s.ask()
 		step(time.Second)

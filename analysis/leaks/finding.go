@@ -336,7 +336,7 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 		switch {
 		case !slices.Contains(f.Sites, h.Site):
 			continue
-		case h.named():
+		case h.Named():
 			known += h.Bytes
 			parts = append(parts, varpath.Part{Name: h.Name, Bytes: h.Bytes})
 		case strings.HasPrefix(h.Name, "<"):
@@ -390,15 +390,15 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 func (f *Finding) isMostOf(all []Holder) bool {
 	sum := uint64(0)
 	for i := range all {
-		if h := &all[i]; slices.Contains(f.Sites, h.Site) && h.named() {
+		if h := &all[i]; slices.Contains(f.Sites, h.Site) && h.Named() {
 			sum += h.Bytes
 		}
 	}
 	return sum <= 2*f.LiveBytes
 }
 
-// named reports whether it is a variable, and not one of the texts that stand for something unknown, or a class of C++.
-func (h *Holder) named() bool { return h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' }
+// Named reports whether it is a variable, and not one of the texts that stand for something unknown, or a class of C++.
+func (h *Holder) Named() bool { return h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' }
 
 // holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
 func (f *Finding) holdEarlier(readings [][]Holder) {
