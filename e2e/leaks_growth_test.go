@@ -52,7 +52,7 @@ func TestLeaksGrowth(t *testing.T) {
 			again, err := exec.Command(env.binary, "report", recording).Output()
 			require.NoError(t, err)
 			for _, text := range tt.screen {
-				for where, screen := range map[string]string{"live": c.stderr.String(), "report": string(again)} {
+				for where, screen := range map[string]string{"live": c.stdout.String(), "report": string(again)} {
 					require.Contains(t, joinedLines(screen), text, where)
 				}
 			}
