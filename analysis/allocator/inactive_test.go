@@ -99,3 +99,21 @@ func TestTorchOfState(t *testing.T) {
 	require.EqualValues(t, largest, d.Largest)
 	require.NotZero(t, largest)
 }
+
+// TestMostSplit: segments that are free as a whole, however large, leave those that are pinned in their places.
+func TestMostSplit(t *testing.T) {
+	var d DeviceState
+	for i, split := range []uint64{0, 5, 0, 9, 1} { // 0: free as a whole
+		s := SegmentState{Memory: Memory{Free: 100}}
+		if split > 0 {
+			s.Memory = Memory{InactiveSplit: split, InactiveSplitCount: 1, LargestInactiveSplit: split, AllocatedCount: uint64(i)}
+		}
+		d.Segments = append(d.Segments, s)
+	}
+	var got []uint64
+	for _, s := range d.MostSplit(2) {
+		got = append(got, s.InactiveSplit)
+	}
+	require.Equal(t, []uint64{9, 5}, got)
+	require.Len(t, d.MostSplit(10), 3)
+}

@@ -181,6 +181,18 @@ func (d *DeviceState) MostFree(n int) (most []SegmentState, all int) {
 	return most[:min(n, len(most))], len(most)
 }
 
+// MostSplit returns the n segments with the most bytes in inactive splits: those that their blocks keep from being returned.
+func (d *DeviceState) MostSplit(n int) []SegmentState {
+	var most []SegmentState
+	for i := range d.Segments {
+		if d.Segments[i].InactiveSplitCount > 0 {
+			most = append(most, d.Segments[i])
+		}
+	}
+	slices.SortStableFunc(most, func(x, y SegmentState) int { return cmp.Compare(y.InactiveSplit, x.InactiveSplit) })
+	return most[:min(n, len(most))]
+}
+
 // Torch is the allocator's memory by device, also of devices without any.
 func (b *State) Torch() []figures.TorchMemory {
 	out := make([]figures.TorchMemory, len(b.Devices))

@@ -88,7 +88,7 @@ func (p *printer) dumpDevice(d *allocator.DeviceState, in *DumpInput) {
 	p.dumpPools(d)
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
-	p.inactiveSplits(most, in.Holders)
+	p.inactiveSplits(d.MostSplit(in.Top), in.Holders)
 	p.dumpClasses(d.InactiveByPool())
 }
 
@@ -252,7 +252,7 @@ func streamText(stream uint64) string {
 	return fmt.Sprintf("%#x", stream)
 }
 
-// inactiveSplits lists, for the segments listed before, the free blocks and what keeps the segment.
+// inactiveSplits lists, for the segments with most bytes in inactive splits, the free blocks and what keeps the segment.
 func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index) {
 	titled := false
 	for i := range most {
@@ -262,7 +262,7 @@ func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index
 		}
 		if !titled {
 			p.line("")
-			p.line("  inactive splits of these segments, and the blocks that pin them")
+			p.line("  segments with the most in inactive splits, and the blocks that pin them")
 			titled = true
 		}
 		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), Plural(s.InactiveSplitCount, "free block"))
