@@ -31,6 +31,7 @@ type leakReport struct {
 
 type leakFinding struct {
 	Kind, Function, Holder string
+	Advice                 string
 	File                   string
 	Line                   int
 	Requested              float64 `json:"requested_bytes_per_step"`

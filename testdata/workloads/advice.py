@@ -1,7 +1,7 @@
 """Leaks with one known repair each, small enough to be read in seconds: advice.py PATTERN [--fixed].
 
 Truth: every pattern keeps more memory with each step, by the line that is marked `# grows`, and --fixed, its repair, keeps none.
-SENTENCES names what of the advice each pattern owes; a pattern that maps to None is a near miss, which grows and must get none of them.
+Each names a part of the advice that it must get; a pattern with None is a near miss, which grows and must get none.
 """
 
 import argparse
