@@ -120,7 +120,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
+	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/secure":    {},
 	"internal/index":     {},

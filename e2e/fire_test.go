@@ -253,7 +253,7 @@ func TestKilledAnywhere(t *testing.T) {
 // checkCutOff reads what a killed gputrace has left, if it came to record anything.
 func checkCutOff(t *testing.T, c *command) {
 	t.Helper()
-	path := c.out() + ".gputrace"
+	path := filepath.Join(c.out(), "trace.gputrace")
 	if st, err := os.Stat(path); err != nil || st.Size() == 0 { // it did not come so far
 		return
 	}

@@ -129,8 +129,8 @@ func TestKill(t *testing.T) {
 			eventually(t, "the probes to be gone", func() bool { return len(changed(t, p, all)) == 0 })
 			p.awaitSteps(t, p.steps()+20)
 			requireNoLeftovers(t, c.dir)
-			require.Equal(t, tt.signal != syscall.SIGKILL, exists(c.out()))
-			require.Equal(t, tt.signal == syscall.SIGKILL, exists(c.out()+".gputrace"), "what was recorded stays")
+			require.Equal(t, tt.signal != syscall.SIGKILL, exists(filepath.Join(c.out(), "inuse.pb.gz")))
+			require.True(t, exists(filepath.Join(c.out(), "trace.gputrace")), "what was recorded stays")
 		})
 	}
 }

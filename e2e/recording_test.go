@@ -156,7 +156,7 @@ func TestReportAfterKill(t *testing.T) {
 	p := startTraining(t, "mlp.py", "--steps", "0", "--counters", "DIR/counters").ready(t)
 	c := startCommand(t, p)
 	p.release(t)
-	trace := c.out() + ".gputrace"
+	trace := filepath.Join(c.out(), "trace.gputrace")
 	eventually(t, "frames of some steps", func() bool {
 		r, err := recording.Open(trace)
 		if err != nil {

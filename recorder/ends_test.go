@@ -195,8 +195,8 @@ func TestSavedElsewhere(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		dir := t.TempDir()
 		t.Setenv("TMPDIR", dir)
-		results, _, o := recorded(t, many, nil)
-		require.NoError(t, os.WriteFile(o.Output, nil, 0o600)) // it is in the way
+		results, _, _ := recorded(t, many, nil)
+		results.reserved = nil // what is there now is somebody else's
 		folder, err := results.Write()
 		require.ErrorContains(t, err, "the results are in "+folder+" instead")
 		require.Equal(t, dir, filepath.Dir(folder))
@@ -257,13 +257,13 @@ func TestMovedToOtherDisk(t *testing.T) {
 	folder, err := output.CreateFolder(filepath.Join(t.TempDir(), "out"), resultsOfTest)
 	require.NoError(t, err)
 	defer folder.Discard()
-	p.adoptFile(folder)
+	require.NoError(t, p.adoptFile(folder))
 	require.Empty(t, n.warnings)
 	require.Equal(t, filepath.Join(folder.Dir, export.TraceName), p.file)
 	require.FileExists(t, p.file)
 	require.NoFileExists(t, from)
 	p.file = from // it is there no more
-	p.adoptFile(folder)
+	require.NoError(t, p.adoptFile(folder))
 	require.Len(t, n.warnings, 1)
 	require.Equal(t, from, p.file)
 }
@@ -408,24 +408,26 @@ func TestFinish(t *testing.T) {
 	t.Fatal("nothing was compared")
 }
 
-// TestSavedInTheEnd: where the folder is in the way only when the results are to appear there, they are written to another, and nothing
-// is left behind.
+// TestSavedInTheEnd: where the folder was moved away while results were made, they are written to another, the recording is where it
+// was moved to, and nothing that was begun is left behind.
 func TestSavedInTheEnd(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	var output string
-	results, _, o := recorded(t, false, func(o *Options) {
+	results, n, o := recorded(t, false, func(o *Options) {
 		output = o.Output
 		o.Views = &Views{Write: func(string, WriteFile) error {
-			return os.WriteFile(output, nil, 0o600)
+			return errors.Join(os.Rename(output, output+".moved"), os.WriteFile(output, nil, 0o600))
 		}}
 	})
 	folder, err := results.Write()
 	require.ErrorContains(t, err, "the results are in "+folder+" instead")
-	require.FileExists(t, filepath.Join(folder, "trace.gputrace"))
+	require.FileExists(t, filepath.Join(folder, ProfileNames[0]))
+	require.Contains(t, n.warnings[len(n.warnings)-1], "the recording stays at")
+	require.FileExists(t, filepath.Join(output+".moved", "trace.gputrace"))
 	left, err := os.ReadDir(filepath.Dir(o.Output))
 	require.NoError(t, err)
-	require.Len(t, left, 1, "what is in the way, and no folder that was begun")
+	require.Len(t, left, 2, "what is in the way, what was moved, and no folder that was begun")
 }
 
 // TestCompared: the end waits for comparisons for a while, and longer where events were lost.

@@ -149,7 +149,7 @@ func (f *failures) keep() {
 		p.observer.Warning(err)
 		return
 	}
-	folder, err := kept.Make(p.file, f.count)
+	folder, err := kept.Make(p.file, p.outputOf(), f.count)
 	if err != nil {
 		p.observer.Warning(err)
 		return

@@ -166,6 +166,7 @@ func TestFails(t *testing.T) {
 func begun(t *testing.T, target *madeTarget, change func(*Options)) *Process {
 	t.Helper()
 	r, _, _ := newMade(t, &madeSource{}, change)
+	require.NoError(t, r.reserve())
 	r.scans = t.Context()
 	return r.begin(target)
 }

@@ -20,33 +20,47 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// temporaryFile is where a recording is while it is made: beside the folder of results, which appears when it is complete, so that
-// it stays there when gputrace is killed. Those of a job lie beside each other.
+// temporaryFile is where a recording is while it is made: in the folder of results, which is reserved, so that it is found there
+// when gputrace is killed.
 func (p *Process) temporaryFile() string {
+	return filepath.Join(p.options.Output, p.folder, export.TraceName)
+}
+
+// outputOf is the name of the process's results, with no folder's name at its end: what belongs to them and lies beside them begins so.
+func (p *Process) outputOf() string {
 	path := filepath.Clean(p.options.Output)
 	if p.folder != "" {
 		path += "." + p.folder
 	}
-	return path + ".gputrace"
+	return path
 }
 
 // startFile begins the recording. Without one the trace goes on: the summary and the profiles need none.
-func (p *Process) startFile(now uint64) {
+func (p *Process) startFile(now uint64, reserved *output.Reservation) {
 	p.info = p.describe(now)
-	if p.options.Output == "" {
+	if reserved == nil {
 		return
+	}
+	if err := p.createFile(reserved); err != nil {
+		p.fileErr = fmt.Errorf("%w: there will be no %s", err, export.TraceName)
+		p.observer.Warning(p.fileErr)
+	}
+}
+
+func (p *Process) createFile(reserved *output.Reservation) error {
+	if p.folder != "" {
+		if err := reserved.Part(p.folder); err != nil {
+			return err
+		}
 	}
 	path := p.temporaryFile()
 	o := &recording.Options{MaxSize: p.options.MaxSize, MaxAge: p.options.MaxAge}
 	w, err := recording.Create(path, p.info, p.joiner.Stack, o)
 	if err != nil {
-		p.observer.Warning(fmt.Errorf("%w: there will be no %s", err, export.TraceName))
-		return
+		return err
 	}
 	p.heap.writer, p.file = w, path
-	if err := output.GiveToUser(path); err != nil {
-		p.observer.Warning(err)
-	}
+	return output.GiveToUser(path)
 }
 
 // describe is what a recording that begins now begins with, by the clock of the events.
@@ -119,10 +133,11 @@ func (p *Process) endFile(end *recording.End, view *view.View) {
 	}
 }
 
-// adoptFile moves the recording into the folder of results. When there is no room for it there, it stays where it is.
-func (p *Process) adoptFile(folder *output.Folder) {
+// adoptFile moves the recording into the folder of results. When there is no room for it there, it stays where it is, which is an error
+// only if that folder takes the place of the one that it is in.
+func (p *Process) adoptFile(folder *output.Folder) error {
 	if p.file == "" {
-		return
+		return nil
 	}
 	to := filepath.Join(folder.Dir, export.TraceName)
 	err := os.Rename(p.file, to)
@@ -132,10 +147,15 @@ func (p *Process) adoptFile(folder *output.Folder) {
 		}
 	}
 	if err != nil {
-		p.observer.Warning(fmt.Errorf("%w: the recording stays at %s", err, p.file))
-		return
+		err = fmt.Errorf("%w: the recording stays at %s", err, p.file)
+		if folder.Replaces(p.file) {
+			return err
+		}
+		p.observer.Warning(err)
+		return nil
 	}
 	p.file = to
+	return nil
 }
 
 // dropFile removes a recording in which there is nothing.
@@ -155,6 +175,9 @@ func (p *Process) giveBackFile(folder *output.Folder) error {
 		return nil
 	}
 	path := p.temporaryFile()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	if err := os.Rename(p.file, path); err != nil {
 		return err
 	}

@@ -131,6 +131,7 @@ type Recorder struct {
 	options  *Options
 	source   Source
 	observer Observer
+	reserved *output.Reservation // the folder of results; nil: there is none
 
 	mu        sync.Mutex
 	passed    bool               // a signal went to the program alone
@@ -211,6 +212,9 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
 	r.begun = r.source.Now()
 	r.losses.looked = r.begun
+	if err := r.reserve(); err != nil {
+		return nil, err
+	}
 	if err := r.attach(); err != nil {
 		return nil, err
 	}
@@ -226,12 +230,27 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	err := r.drain()
 	var failed *readyError
 	if errors.As(err, &failed) {
+		for _, p := range r.all {
+			p.dropFile()
+		}
 		return nil, failed.err
 	}
 	if err != nil {
 		r.observer.Warning(err) // what was captured is still written
 	}
 	return r.results()
+}
+
+// reserve takes the folder of results, before anything is attached to.
+func (r *Recorder) reserve() (err error) {
+	if r.options.Output == "" {
+		return nil
+	}
+	if r.reserved, err = output.Reserve(r.options.Output, r.options.Results); err != nil {
+		return err
+	}
+	r.options.Output = r.reserved.Path()
+	return nil
 }
 
 // attachTimeout is how long an attach that was interrupted may take to end by itself.
@@ -274,10 +293,14 @@ func (r *Recorder) Close() error {
 	for _, p := range r.all {
 		p.target.Close()
 	}
-	if r.abandoned {
-		return nil
+	var err error
+	if r.reserved != nil {
+		err = r.reserved.Close()
 	}
-	return r.source.Close()
+	if r.abandoned {
+		return err
+	}
+	return errors.Join(err, r.source.Close())
 }
 
 // drainGC is how much garbage may pile up while we trace, percent of what is in use. The job's machine needs its memory more than

@@ -407,7 +407,7 @@ func TestFirst(t *testing.T) {
 					require.False(t, views, "there is no Write")
 					if require.Equal(t, !tt.more, alone); alone {
 						require.Equal(t, o.Output, folder)
-						require.NoDirExists(t, folder)
+						require.NoFileExists(t, filepath.Join(folder, ProfileNames[0]))
 					}
 					return &answer.Answer{}
 				}}

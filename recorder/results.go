@@ -102,7 +102,8 @@ type Results struct {
 	answer   *answer.Job // of several processes; nil: not made yet
 	start    time.Time
 	end      time.Time
-	outcome  error // that there was nothing to record; nil: there was
+	outcome  error               // that there was nothing to record; nil: there was
+	reserved *output.Reservation // the folder; nil: there is none
 	viewErrs []error
 
 	firstCalled bool // Views.First was
@@ -114,7 +115,7 @@ func (r *Recorder) results() (*Results, error) {
 	if len(r.all) == 0 {
 		return nil, &Outcome{ErrEndedEarly, "no process was seen to use CUDA. One that ends within a moment of loading it is not seen"}
 	}
-	out := &Results{options: r.options, all: r.leaveOutIdle(), start: r.begunAt}
+	out := &Results{options: r.options, reserved: r.reserved, all: r.leaveOutIdle(), start: r.begunAt}
 	if !r.options.Many() {
 		out.start = out.all[0].start
 	}
@@ -241,7 +242,7 @@ func (r *Results) ViewError() error { return errors.Join(r.viewErrs...) }
 
 // write writes the results: the profiles of all, and the files of each process.
 func (r *Results) write(path string) error {
-	folder, err := output.CreateFolder(path, r.options.Results)
+	folder, err := r.createFolder(path)
 	if err != nil {
 		return err
 	}
@@ -259,6 +260,14 @@ func (r *Results) write(path string) error {
 		}
 	}
 	return nil
+}
+
+// createFolder starts the folder of results: the reserved one, or another.
+func (r *Results) createFolder(path string) (*output.Folder, error) {
+	if r.reserved != nil && path == r.options.Output {
+		return r.reserved.Folder()
+	}
+	return output.CreateFolder(path, r.options.Results)
 }
 
 // first has what people read first be made, once.
@@ -341,8 +350,7 @@ func (r *Results) fillPart(folder *output.Folder, p *Process) error {
 	if err != nil {
 		r.viewErrs = append(r.viewErrs, err)
 	}
-	p.adoptFile(folder)
-	return nil
+	return p.adoptFile(folder)
 }
 
 // giveBack saves the recordings from a folder that could not be finished.

@@ -34,6 +34,7 @@ type recordOptions struct {
 	user       string        // as whom; empty: as who called sudo, or ourselves
 	env        []string      // of it, beside what it has anyway
 	output     string        // folder; empty: gputrace.PID.TIME
+	unnamed    bool          // the name of the folder is ours
 	force      bool          // a folder of results of that name is replaced
 	duration   time.Duration // 0: until it is stopped
 	untilOOM   bool
@@ -171,7 +172,7 @@ func (o *recordOptions) isJob() bool {
 
 // chooseOutput names the folder of results, and says whether it could be written.
 func (o *recordOptions) chooseOutput() error {
-	if o.output == "" {
+	if o.unnamed = o.output == ""; o.unnamed {
 		what := "job"
 		if !o.isJob() {
 			what = strconv.Itoa(o.pid)
@@ -181,7 +182,8 @@ func (o *recordOptions) chooseOutput() error {
 	if err := output.CheckFolder(o.output, o.results()); err != nil {
 		return coded(exitUsage, err)
 	}
-	return nil
+	_, err := output.File(o.readyFile, true)
+	return err
 }
 
 // partFolder is the name of a folder with the results of one process of a job.
@@ -190,7 +192,7 @@ var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
 // results are the files that a folder of results can hold.
 func (o *recordOptions) results() *output.Results {
 	files := append(append([]string{export.TraceName}, recorder.ProfileNames...), export.Files()...)
-	return &output.Results{Files: files, Parts: partFolder, Force: o.force}
+	return &output.Results{Files: files, Parts: partFolder, Force: o.force, Next: o.unnamed}
 }
 
 // pidsOf are the processes of -p, or the number alone. None is no error.

@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/screen"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
 )
@@ -86,6 +87,11 @@ func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
 		return err
 	}
 	c.written(w, r, folder)
+	for _, p := range r.Processes() {
+		if p.FileErr() != nil { // which was shown when it happened
+			return exit.With(exit.Error, errors.New(""))
+		}
+	}
 	return ended(r.ViewError(), r.Err(), o.Asked, c.Warning)
 }
 

@@ -97,7 +97,7 @@ func outputPlace(path string, force bool) (place, error) {
 		return place{}, err
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return place{path: path}, nil
+		return place{path: path}, checkWritable(path)
 	} else if err != nil {
 		return place{}, makeError(path, err)
 	}
@@ -116,7 +116,7 @@ func outputPlace(path string, force bool) (place, error) {
 	if err != nil {
 		return place{}, fmt.Errorf("output %s: %w", path, err)
 	}
-	return place{path: real}, nil
+	return place{path: real}, checkWritable(real)
 }
 
 func writeBuffered(w io.Writer, content func(io.Writer) error) error {

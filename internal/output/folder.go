@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
@@ -23,6 +25,7 @@ type Results struct {
 	Files []string       // names of files
 	Parts *regexp.Regexp // names of folders that hold the same kind of files; nil: there are none
 	Force bool           // a folder of results that has the name already is replaced
+	Next  bool           // where the name is taken, NAME.2 or the next free one is reserved
 }
 
 // Folder is a folder of results that appears under its name only when it is complete.
@@ -30,8 +33,9 @@ type Folder struct {
 	// Dir is where it is until then: a hidden folder beside it.
 	Dir string
 
-	path    string
-	results *Results
+	path     string
+	results  *Results
+	reserved *Reservation // nil: the name was not reserved
 }
 
 // CheckFolder says, before anything is traced, whether a folder of that name could be written.
@@ -45,9 +49,16 @@ func CheckFolder(path string, r *Results) error {
 	st, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
+		return checkWritable(path)
+	case err == nil && r.Next:
+		return checkWritable(path)
 	case err != nil:
 		return fmt.Errorf("output %s: %w", path, err)
+	case st.IsDir() && locked(path):
+		return busyError(path)
+	case !r.Force && r.cutOff(path):
+		return exit.Say(fmt.Sprintf("output %s holds a recording that was cut off, which gputrace report %s opens: give another with -o, or --force to replace it",
+			path, path), existsError(path))
 	case !r.Force:
 		return existsError(path)
 	case !st.IsDir():
@@ -64,6 +75,25 @@ func (e existsError) Error() string {
 }
 
 func (e existsError) Unwrap() error { return fs.ErrExist }
+
+// busyError is the path of a folder that another gputrace has reserved.
+type busyError string
+
+func (e busyError) Error() string {
+	return fmt.Sprintf("output %s: another gputrace is recording there: give another with -o", string(e))
+}
+
+// cutOff reports whether nothing is in a folder but recordings, to which the other files were not added.
+func (r *Results) cutOff(path string) bool {
+	found := entries(path)
+	for _, e := range found {
+		part := e.IsDir() && r.Parts != nil && r.Parts.MatchString(e.Name())
+		if !part && filepath.Ext(e.Name()) != ".gputrace" || part && !r.cutOff(filepath.Join(path, e.Name())) {
+			return false
+		}
+	}
+	return len(found) > 0
+}
 
 // check says whether a folder has nothing in it but what gputrace wrote.
 func (r *Results) check(path string) error {
@@ -101,12 +131,24 @@ func checkParent(path string) error {
 	return nil
 }
 
+// checkWritable says whether something could be made beside a path, as far as rights and the file system go.
+func checkWritable(path string) error {
+	if err := unix.Faccessat(unix.AT_FDCWD, filepath.Dir(path), unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return makeError(path, err)
+	}
+	return nil
+}
+
 // makeError says why an output cannot be made. Its temporary name, which is in the error of the system, says nothing to a user.
 func makeError(path string, err error) error {
 	why := err
 	var at *fs.PathError
 	if errors.As(err, &at) {
 		why = at.Err
+	}
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		why = link.Err
 	}
 	return exit.Say(fmt.Sprintf("output %s: nothing can be made in %s: %v\n  give another folder with -o", path, filepath.Dir(path), why), err)
 }
@@ -116,11 +158,20 @@ func CreateFolder(path string, r *Results) (*Folder, error) {
 	if err := CheckFolder(path, r); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	tmp, err := makeTemporary(path)
 	if err != nil {
-		return nil, makeError(path, err)
+		return nil, err
 	}
 	return &Folder{Dir: tmp, path: path, results: r}, nil
+}
+
+// makeTemporary makes a hidden folder beside a path.
+func makeTemporary(path string) (string, error) {
+	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return "", makeError(path, err)
+	}
+	return tmp, nil
 }
 
 // Part makes a folder in it for the results of one process. It appears with the whole.
@@ -129,7 +180,12 @@ func (o *Folder) Part(name string) (*Folder, error) {
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return nil, fmt.Errorf("output %s: %w", o.path, err)
 	}
-	return &Folder{Dir: tmp, path: filepath.Join(o.path, name), results: o.results}, nil
+	return &Folder{Dir: tmp, path: filepath.Join(o.path, name), results: o.results, reserved: o.reserved}, nil
+}
+
+// Replaces reports whether a file is in the reserved folder, which this one takes the place of when it is finished.
+func (o *Folder) Replaces(file string) bool {
+	return o.reserved != nil && filepath.Dir(file) == o.path
 }
 
 // Write makes one of its Results' Files in it.
@@ -156,8 +212,10 @@ func (o *Folder) Finish() error {
 	if err := GiveToUser(o.Dir); err != nil {
 		return err
 	}
-	if err := CheckFolder(o.path, o.results); err != nil { // rename would replace an empty folder
-		return err
+	if o.reserved == nil {
+		if err := CheckFolder(o.path, o.results); err != nil { // rename would replace an empty folder
+			return err
+		}
 	}
 	old := o.Dir + ".old"
 	err := os.Rename(o.path, old)

@@ -14,11 +14,12 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 )
 
-// Make makes the folder of a failure, by the first number from number on that is free, with the recording in it. Both are on the disk when it returns.
-func Make(file string, number int) (string, error) {
+// Make makes the folder of a failure, RESULTS.oomN by the first number from number on that is free, with the recording in it. Both are on
+// the disk when it returns.
+func Make(file, results string, number int) (string, error) {
 	folder := ""
 	for ; ; number++ {
-		folder = fmt.Sprintf("%s.oom%d", file[:len(file)-len(filepath.Ext(file))], number)
+		folder = fmt.Sprintf("%s.oom%d", results, number)
 		err := os.Mkdir(folder, 0o755)
 		if err == nil {
 			break

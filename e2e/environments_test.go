@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// known is a job whose figures are known: 21 MiB in three blocks, and at times one of 1 MiB more.
+type known struct {
+	*target
+	dir string // where gputrace runs
+}
+
+const (
+	knownHeld = 21 << 20
+	knownPeak = 22 << 20
+)
+
+func startKnown(t *testing.T) *known {
+	t.Helper()
+	p := startPython(t, `
+import os, time, torch
+keep = [torch.empty(7 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+print("READY", flush=True)
+for n in range(1 << 40):
+    x = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    del x
+    time.sleep(0.002)
+    if n % 50 == 0:
+        open("DIR/loops", "w").close()
+`)
+	p.await(t, "READY")
+	return &known{p, t.TempDir()}
+}
+
+// outcome is how a gputrace ended.
+type outcome struct {
+	code        int
+	said, shown string
+}
+
+// trace runs gputrace on the job after a shell command that makes the situation.
+func (k *known) trace(t *testing.T, situation string, args ...string) outcome {
+	t.Helper()
+	words := append([]string{env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache}, args...)
+	return k.in(t, situation, words...)
+}
+
+// in runs a command after a shell command that makes the situation.
+func (k *known) in(t *testing.T, situation string, words ...string) outcome {
+	t.Helper()
+	if situation == "" {
+		situation = "true"
+	}
+	cmd := exec.Command("bash", append([]string{"-c", situation + ` && exec "$@"`, "bash"}, words...)...)
+	cmd.Dir = k.dir
+	var said, shown bytes.Buffer
+	cmd.Stderr, cmd.Stdout = &said, &shown
+	err := cmd.Run()
+	var ended *exec.ExitError
+	if err != nil && !errors.As(err, &ended) {
+		require.NoError(t, err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), said.String(), shown.String()}
+}
+
+// requireWhole reads a recording of the job: its figures are those of the job, and nothing was lost.
+func (k *known) requireWhole(t *testing.T, o outcome, folder string) {
+	t.Helper()
+	require.Equal(t, 0, o.code, o.said)
+	require.Contains(t, o.shown, "0 events lost")
+	account := exportJSON(t, filepath.Join(k.dir, folder, "trace.gputrace")).Accounts[0]
+	require.EqualValues(t, knownPeak, account.Peak)
+	require.Contains(t, []uint64{knownHeld, knownPeak}, account.Allocated)
+	require.FileExists(t, filepath.Join(k.dir, folder, "inuse.pb.gz"))
+}
+
+// requireOne checks the error: one of these exit codes, a text, and nothing of Go's.
+func requireOne(t *testing.T, o outcome, code int, text string) {
+	t.Helper()
+	require.Equal(t, code, o.code, o.said)
+	require.Regexp(t, text, o.said)
+	require.NotContains(t, o.said, "goroutine")
+	require.NotContains(t, o.said, "please report")
+	require.Less(t, strings.Count(o.said, "\n"), 8, o.said)
+}
+
+// requireUntouched: the job goes on, no probe is left in it, and in the folder there is what is named.
+func (k *known) requireUntouched(t *testing.T, left ...string) {
+	t.Helper()
+	_ = os.Remove(filepath.Join(k.target.dir, "loops"))
+	eventually(t, "the job to go on", func() bool { return exists(filepath.Join(k.target.dir, "loops")) })
+	all := functions(t, k.target, "libc10.so", "_ZN3c1027reportMemoryUsageToProfilerE")
+	require.Empty(t, changed(t, k.target, all), "functions with a probe")
+	entries, err := os.ReadDir(k.dir)
+	require.NoError(t, err)
+	have := []string{}
+	for _, e := range entries {
+		have = append(have, e.Name())
+	}
+	require.ElementsMatch(t, left, have)
+}
+
+// TestOutputs: what is in the way of the results is said before the attach, and a recording that was cut off is kept and opens.
+func TestOutputs(t *testing.T) {
+	k := startKnown(t)
+	c := exec.Command(env.binary, "-p", itoa(k.pid), "-o", "again", "--ready-file", "ready")
+	c.Dir = k.dir
+	require.NoError(t, c.Start())
+	eventually(t, "the ready file", func() bool { return exists(filepath.Join(k.dir, "ready")) })
+
+	requireOne(t, k.trace(t, "", "-o", "again"), 2, "^gputrace: output again: another gputrace is recording there: give another with -o\n$")
+	requireOne(t, k.trace(t, "", "-o", "again", "--force"), 2, "another gputrace is recording there")
+	require.NoError(t, c.Process.Kill())
+	require.Error(t, c.Wait())
+
+	requireOne(t, k.trace(t, "", "-o", "again"), 2, "^gputrace: output again holds a recording that was cut off, which gputrace report again opens: give another with -o, or --force")
+	shown := k.in(t, "", env.binary, "report", "again")
+	require.Equal(t, 0, shown.code, shown.said)
+	require.Contains(t, shown.shown, "cut off")
+	k.requireWhole(t, k.trace(t, "", "-o", "again", "--force"), "again")
+	requireOne(t, k.trace(t, "", "-o", "again"), 2, "again exists already: give another with -o, or --force to replace it")
+	require.NoError(t, os.WriteFile(filepath.Join(k.dir, "file"), nil, 0o600))
+	requireOne(t, k.trace(t, "", "-o", "file"), 2, "file exists already")
+	requireOne(t, k.trace(t, "", "-o", "file", "--force"), 2, "file exists already and is not a folder")
+	requireOne(t, k.trace(t, "", "-o", "no/x"), 2, "its folder no is not there: make it")
+	requireOne(t, k.trace(t, "", "-o", "x", "--ready-file", "no/ready"), 2, "its folder no is not there")
+	for _, at := range []string{"ro", "full"} {
+		require.NoError(t, os.Mkdir(filepath.Join(k.dir, at), 0o755))
+	}
+	mount := "unshare --mount bash -c 'mount -t tmpfs -o size=4k tmpfs full && mount -t tmpfs -o ro tmpfs ro && exec \"$@\"' bash"
+
+	words := []string{"-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache, "-o"}
+	in := func(path string) outcome {
+		return k.in(t, "", append([]string{"bash", "-c", mount + ` "$@"`, "bash", env.binary}, append(words, path)...)...)
+	}
+	requireOne(t, in("ro/x"), 2, "output ro/x: nothing can be made in ro: read-only file system\n  give another folder with -o")
+	requireOne(t, in("full/x"), 2, "output full/x: the first 256 KiB of a recording cannot be written: no space left on device\n  make room")
+	k.requireUntouched(t, "again", "file", "full", "ready", "ro")
+}
+
+// TestSameSecond: recordings that begin together, without -o, each have a folder.
+func TestSameSecond(t *testing.T) {
+	k := startKnown(t)
+	var all []*exec.Cmd
+	for range 3 {
+		c := exec.Command(env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache)
+		c.Dir = k.dir
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		require.NoError(t, c.Start())
+		all = append(all, c)
+	}
+	for _, c := range all {
+		require.NoError(t, c.Wait())
+	}
+	whole, err := filepath.Glob(filepath.Join(k.dir, "gputrace."+itoa(k.pid)+".*", "inuse.pb.gz"))
+	require.NoError(t, err)
+	require.Len(t, whole, 3)
+}
