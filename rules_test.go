@@ -76,7 +76,7 @@ var mayImport = map[string][]string{
 	"tracer": {
 		"bpf", "cpython", "cpython/cells", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor": {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
+	"doctor": {"cpython", "event", "inspect", "internal/limits", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin": {
 		"analysis/holders", "analysis/view", "cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event",
 		"event/figures", "heap", "inspect/holders", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook",
@@ -123,6 +123,7 @@ var mayImport = map[string][]string{
 	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/secure":    {},
+	"internal/limits":    {},
 	"internal/index":     {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
@@ -144,7 +145,7 @@ var mayImport = map[string][]string{
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/limits", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.

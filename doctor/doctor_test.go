@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -153,35 +152,6 @@ func TestSettings(t *testing.T) {
 	require.NotEmpty(t, checkPtraceScope("3").Fixes)
 	require.Contains(t, checkParanoid("4").Says, "CAP_SYS_ADMIN")
 	require.NotContains(t, checkParanoid("2").Says, "CAP_SYS_ADMIN")
-}
-
-// TestMemoryLeft lays out control groups of both versions: the tightest on the way to the root counts.
-func TestMemoryLeft(t *testing.T) {
-	root := t.TempDir()
-	write := func(path, text string) {
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(text+"\n"), 0o644))
-	}
-	write("a/b/memory.max", "max")
-	write("a/b/memory.current", "1000")
-	write("a/memory.max", "5000")
-	write("a/memory.current", "2000")
-	write("full/memory.max", "100")
-	write("full/memory.current", "120")
-	write("memory/v1/memory.limit_in_bytes", "9223372036854771712")
-	write("memory/v1/memory.usage_in_bytes", "1")
-	write("memory/v1/low/memory.limit_in_bytes", "700")
-	write("memory/v1/low/memory.usage_in_bytes", "100")
-	for cgroups, want := range map[string]int{
-		"0::/a/b": 3000, "0::/full": 0, "0::/": -1, "": -1, "0::/nowhere": -1, "nonsense": -1,
-		"4:memory:/v1/low\n3:cpu:/full\n0::/": 600, "4:memory:/v1": -1, "0::/../../a": 3000,
-	} {
-		left, ok := memoryLeft(cgroups, root)
-		require.Equal(t, want >= 0, ok, cgroups)
-		if ok {
-			require.Equal(t, want, int(left), cgroups)
-		}
-	}
 }
 
 // TestPrograms: what decides is whether they load; for want of rights that is not known.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/feature"
@@ -56,6 +56,9 @@ func checkPrograms(err error) Check {
 		c.State, c.Says = Unknown, "not permitted to load them"
 	default:
 		c.State, c.Says, c.Fixes = Failed, feature.Refusal(err), []Fix{reportIt}
+		if h := Find(err); h != nil {
+			c.Says, c.Fixes = h.Says, h.Fixes
+		}
 	}
 	return c
 }
@@ -139,7 +142,7 @@ func setting(path string) string {
 func checkLimits(r *Report) {
 	r.add(checkLockdown(setting("/sys/kernel/security/lockdown")), checkPtraceScope(PtraceScope()),
 		checkUnprivileged(setting("/proc/sys/kernel/unprivileged_bpf_disabled")), checkParanoid(setting("/proc/sys/kernel/perf_event_paranoid")),
-		checkLocked(), checkMemory())
+		checkLocked(), checkOwn(), checkMemory())
 }
 
 // LockedDown reports whether the kernel is in the mode that keeps even root from reading memory by BPF.
@@ -210,6 +213,15 @@ func checkLocked() Check {
 	return c
 }
 
+// checkOwn looks at the limits of gputrace's own process.
+func checkOwn() Check {
+	c := Check{Group: Limits, Name: "own limits", Needed: true, Says: "open files, address space, CPU time and threads are enough"}
+	if low := limits.Check(); low != nil {
+		c.State, c.Says, c.Fixes = Failed, low.Says, fixesOf(low)
+	}
+	return c
+}
+
 // checkMemory: later ones charge it to the control group.
 func checkMemory() Check {
 	c := Check{Group: Limits, Name: "memory of the control group", Needed: true, Says: "no limit"}
@@ -218,7 +230,7 @@ func checkMemory() Check {
 		c.State, c.Says = Unknown, err.Error()
 		return c
 	}
-	left, ok := memoryLeft(setting("/proc/self/cgroup"), "/sys/fs/cgroup")
+	left, ok := limits.Left(limits.Memory)
 	if !ok {
 		return c
 	}
@@ -230,37 +242,6 @@ func checkMemory() Check {
 		}
 	}
 	return c
-}
-
-// memoryLeft is the least that a control group of ours may still take, bytes; not ok: nothing limits it. cgroups is what
-// /proc/self/cgroup says, root where the hierarchies are mounted (cgroups(7)).
-func memoryLeft(cgroups, root string) (left uint64, ok bool) {
-	for line := range strings.Lines(cgroups) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) < 3 {
-			continue
-		}
-		dir, limit, usage := root, "memory.max", "memory.current"
-		switch {
-		case f[1] == "memory":
-			dir, limit, usage = filepath.Join(root, "memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
-		case f[1] != "":
-			continue
-		}
-		for path := filepath.Clean("/" + f[2]); ; path = filepath.Dir(path) {
-			most, err := strconv.ParseUint(setting(filepath.Join(dir, path, limit)), 10, 64)
-			used, uerr := strconv.ParseUint(setting(filepath.Join(dir, path, usage)), 10, 64)
-			if err == nil && uerr == nil && most < 1<<62 { // cgroup v1 writes no limit as a very large one
-				if free := most - min(used, most); !ok || free < left {
-					left, ok = free, true
-				}
-			}
-			if path == "/" {
-				break
-			}
-		}
-	}
-	return left, ok
 }
 
 // memlockHint is what package ebpf adds when the kernel says EPERM: most kernels by now mean something else.

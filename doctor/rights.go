@@ -214,17 +214,26 @@ func (r *rights) checkFilter() Check {
 		c.State, c.Says = Unknown, "bpf is refused, as it is without CAP_BPF"
 		return c
 	}
-	c.State, c.Says = Failed, "refused: "+strings.Join(refused, ", ")
+	c.State, c.Says, c.Fixes = Failed, "refused: "+strings.Join(refused, ", ")+r.whoRefuses(), r.allow()
+	return c
+}
+
+// whoRefuses says who refuses system calls.
+func (r *rights) whoRefuses() string {
 	if r.seccomp == 0 {
-		c.Says += "; there is no seccomp filter: a security module (AppArmor, SELinux) or the kernel's configuration does it"
-		c.Fixes = []Fix{{"docker", "docker run --security-opt apparmor=unconfined --security-opt label=disable ..."}}
-		return c
+		return "; there is no seccomp filter: a security module (AppArmor, SELinux) or the kernel's configuration does it"
 	}
-	c.Says += ": by a seccomp filter"
-	c.Fixes = []Fix{
+	return ": by a seccomp filter"
+}
+
+// allow is how they are allowed.
+func (r *rights) allow() []Fix {
+	if r.seccomp == 0 {
+		return []Fix{{"docker", "docker run --security-opt apparmor=unconfined --security-opt label=disable ..."}}
+	}
+	return []Fix{
 		{"docker", "docker run --security-opt seccomp=unconfined ..."},
 		{"kubernetes", "securityContext: {seccompProfile: {type: Unconfined}}"},
 		{"host", "systemd: SystemCallFilter=@system-service bpf perf_event_open process_vm_readv pidfd_open openat2"},
 	}
-	return c
 }

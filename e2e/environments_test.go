@@ -169,3 +169,76 @@ func TestSameSecond(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, whole, 3)
 }
+
+// TestUnsafeVariables: with file capabilities, variables that the dynamic linker removes make no difference.
+func TestUnsafeVariables(t *testing.T) {
+	dir, err := os.MkdirTemp("/var/tmp", "gputrace-e2e-") // another user runs it
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, "gputrace")
+	_, err = output("cp", env.binary, program)
+	require.NoError(t, err)
+	_, err = output("setcap", "cap_bpf,cap_perfmon,cap_sys_ptrace+ep", program)
+	require.NoError(t, err)
+	for _, variables := range [][]string{{}, {"LD_LIBRARY_PATH=/usr/local/cuda/lib64"}, {"LD_PRELOAD=libjemalloc.so.2", "TMPDIR=/tmp", "GLIBC_TUNABLES=x"}} {
+		cmd := exec.Command(program, "doctor")
+		cmd.Dir, cmd.Env = "/", append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}, variables...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.Output()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "tracing will work on this machine")
+	}
+}
+
+// TestSurroundings: what is in the way around gputrace is named by itself, never the kernel, and what is not in the way is not.
+func TestSurroundings(t *testing.T) {
+	k := startKnown(t)
+	forbid := filepath.Join(env.programs, "forbid")
+	hidden := func(path string) string { return "mount -t tmpfs none " + path }
+	for name, tt := range map[string]struct {
+		situation string
+		wrapper   []string
+		code      int
+		says      string
+	}{
+		"open files":    {"ulimit -n 64", nil, 6, `(?m)^gputrace: the limit on open files \(RLIMIT_NOFILE\) is 64, gputrace needs 320: [^\n]*\n  host: +ulimit -n 4096\n`},
+		"address space": {"ulimit -v 1048576", nil, 6, `the limit on address space \(RLIMIT_AS\) is 1 GiB, gputrace needs 4 GiB`},
+		"CPU time":      {"ulimit -t 1", nil, 6, `the limit on CPU time \(RLIMIT_CPU\) is 1 s, gputrace needs 10 s`},
+		"size of files": {"ulimit -f 64", nil, 2, `output x: the first 256 KiB of a recording cannot be written: file too large\n  the limit on the size of files is too low \(RLIMIT_FSIZE\)`},
+		"/sys":          {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /sys is not mounted where gputrace runs`},
+		"/proc":         {"", []string{"unshare", "--mount", "sh", "-c", hidden("/proc") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /proc is not mounted where gputrace runs`},
+		"types": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys/kernel/btf") + ` && exec "$@"`, "sh"}, 7,
+			`(?m)^gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container`},
+		"bpf": {"", []string{forbid, "bpf"}, 6, `(?m)^gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n  docker: +docker run --security-opt seccomp=unconfined`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			words := append(tt.wrapper, env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", "", "-o", "x")
+			requireOne(t, k.in(t, tt.situation, words...), tt.code, tt.says)
+		})
+	}
+	for name, situation := range map[string]string{
+		"soft limits": "ulimit -S -n 64 && ulimit -S -f 64 && ulimit -S -t 1", "locked memory": "ulimit -l 0", "stack": "ulimit -s 64", "processes": "ulimit -u 1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := k.trace(t, situation, "-o", "x", "--force")
+			k.requireWhole(t, o, "x")
+		})
+	}
+	t.Run("reading", func(t *testing.T) {
+		o := k.in(t, "", forbid, "process_vm_readv", env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache, "-o", "x", "--force")
+		k.requireWhole(t, o, "x")
+		require.Contains(t, o.said, "the system call process_vm_readv is refused to gputrace (operation not permitted): Python's frames, holders and")
+		o = k.in(t, "", forbid, "process_vm_readv", env.binary, "dump", "-p", itoa(k.pid))
+		requireOne(t, o, 6, `the system call process_vm_readv is refused to gputrace \(operation not permitted\): by a seccomp filter`)
+	})
+	k.requireUntouched(t, "x")
+}
+
+// TestOriginalLimits: a program that run starts has the limits that gputrace was started with.
+func TestOriginalLimits(t *testing.T) {
+	k := &known{dir: t.TempDir()}
+	limits := "ulimit -S -n; ulimit -S -f; ulimit -S -t"
+	o := k.in(t, "ulimit -S -n 200 && ulimit -S -f 999999 && ulimit -S -t 50", env.binary, "run", "-o", "x", "--", "bash", "-c", limits)
+	require.Equal(t, "200\n999999\n50\n", o.shown, o.said)
+}

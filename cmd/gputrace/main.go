@@ -13,6 +13,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/gatecli"
+	"github.com/gputrace/gputrace/internal/limits"
 	_ "github.com/gputrace/gputrace/internal/secure" // with file capabilities, the environment is whole
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -58,6 +59,9 @@ func refuseWords(c *cli.Context, words []string) error {
 }
 
 func main() {
+	if len(os.Args) < 2 || os.Args[1] != startName { // a program that is started gets the limits as they were
+		limits.Raise()
+	}
 	os.Exit(run(os.Args))
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/local"
@@ -29,7 +30,13 @@ import (
 
 // startHere becomes the program that run has started.
 func startHere(args []string) error {
-	err := local.Become(args)
+	if len(args) == 0 {
+		return coded(exitError, errors.New(""))
+	}
+	err := limits.Restore(args[0])
+	if err == nil {
+		err = local.Become(args[1:])
+	}
 	if errors.Is(err, local.ErrAbandoned) {
 		return coded(exitError, errors.New(""))
 	}
@@ -76,7 +83,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	// A reader of our output that goes away must not cost the profiles.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGXCPU)
 	defer signal.Stop(signals)
 
 	c.Begin(o.pid)
@@ -95,7 +102,10 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	defer r.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go steer(ctx, r, signals)
+	go steer(ctx, r, signals, func() {
+		c.Warning(errors.New("the limit on CPU time (RLIMIT_CPU) is nearly reached: the recording ends here; ulimit -t unlimited"))
+		cancel()
+	})
 	results, err := r.Run(ctx)
 	if failed := stopAlerts(); failed != nil {
 		c.Warning(failed)
@@ -103,16 +113,19 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	return then(r, results, err)
 }
 
-// steer hands a recording the signals, until ctx is done.
-func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal) {
+// steer hands a recording the signals, until ctx is done. end ends it before the kernel kills gputrace for its CPU time.
+func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal, end func()) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case s := <-signals:
-			if s == syscall.SIGUSR1 {
+			switch s {
+			case syscall.SIGUSR1:
 				r.Look()
-			} else {
+			case syscall.SIGXCPU:
+				end()
+			default:
 				r.Interrupt(s)
 			}
 		}
@@ -129,7 +142,7 @@ func (o *recordOptions) console() *console.Console {
 // recorderOptions are what the command line says to the recorder.
 func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	out := &recorder.Options{
-		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
+		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName, limits.Original()}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
 		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
 		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,

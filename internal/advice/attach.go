@@ -24,7 +24,10 @@ import (
 // explainAttach adds the exit code and the next step to take to an attach error. pid 0: whichever process.
 func explainAttach(err error, pid int) error {
 	var v *ebpf.VerifierError
+	hindrance := doctor.Find(err)
 	switch {
+	case hindrance != nil:
+		return explainHindrance(hindrance, err)
 	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
 	case errors.Is(err, tracer.ErrUnsafeReturns):
@@ -44,6 +47,15 @@ func explainAttach(err error, pid int) error {
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
 	}
 	return err
+}
+
+// explainHindrance says what is in the way around gputrace, and how to clear it.
+func explainHindrance(h *doctor.Hindrance, err error) error {
+	code := exit.NotPermitted
+	if h.Missing {
+		code = exit.Nothing
+	}
+	return exit.With(code, exit.Say(h.Error(), err))
 }
 
 // noProcess says that there is no such process, or of which one it is a thread.

@@ -18,7 +18,10 @@ import (
 
 // Look adds the exit code and the next step to take to an error of a command that reads a process's memory, dump or who.
 func Look(command string, err error, pid int) error {
+	hindrance := doctor.FindReading(err)
 	switch {
+	case hindrance != nil:
+		return explainHindrance(hindrance, err)
 	case errors.Is(err, holders.ErrFreeze):
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
 	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):

@@ -18,10 +18,12 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/feature"
 )
 
 // live is the Source of processes of this machine.
@@ -60,9 +62,17 @@ func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 
 // Start implements Source.
 func (l *live) Start(ctx context.Context) error {
+	if low := limits.Check(); low != nil {
+		return &recorder.AttachError{PID: l.firstPID(), Err: low}
+	}
 	options, err := tracerOptions(l.options)
 	if err != nil {
 		return err
+	}
+	for _, c := range feature.SystemCalls() {
+		if c.Err != nil && c.Without != "" {
+			l.warn(fmt.Errorf("the system call %s is refused to gputrace (%w): %s; gputrace doctor says how to allow it", c.Name, c.Err, c.Without))
+		}
 	}
 	if !l.options.Many() {
 		if err := l.awaitLibrary(ctx); err != nil {

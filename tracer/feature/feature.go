@@ -135,6 +135,9 @@ type SystemCall struct {
 	Name   string
 	Err    error // it is refused: EPERM, EACCES or ENOSYS
 	Unused bool  // it is not made on this kernel
+
+	// Without is what a trace does not have when the call is refused; empty: there is no trace.
+	Without string
 }
 
 // SystemCalls makes each of them in a way that does nothing: with arguments that the kernel looks at before it asks for rights,
@@ -153,9 +156,12 @@ func SystemCalls() []SystemCall {
 	return []SystemCall{
 		{Name: "bpf", Err: raw(unix.SYS_BPF, 1<<30)},
 		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: HasUprobeMulti()},
-		{Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
+		{
+			Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid())),
+			Without: "Python's frames, holders and the allocator state are not read",
+		},
 		{Name: "pidfd_open", Err: raw(unix.SYS_PIDFD_OPEN, bad)},
-		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad)},
+		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad), Without: "files that the program names are not read"},
 	}
 }
 
