@@ -143,7 +143,7 @@ func (v *Reservation) Folder() (*Folder, error) {
 	return &Folder{Dir: tmp, path: v.path, results: v.results, reserved: v}, nil
 }
 
-// Close gives the name up. A folder in which there is something stays, and what it replaces is removed; else that is as it was.
+// Close releases the name. A folder in which there is something stays, and what it replaces is removed; else that is as it was.
 func (v *Reservation) Close() error {
 	if v.lock != nil {
 		v.lock.Close()
