@@ -124,6 +124,7 @@ var mayImport = map[string][]string{
 	"internal/size":      {},
 	"internal/secure":    {},
 	"internal/limits":    {},
+	"internal/footprint": {"internal/elfimage"},
 	"internal/index":     {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
@@ -145,7 +146,7 @@ var mayImport = map[string][]string{
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/limits", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,7 +92,25 @@ func Open(f *os.File, path string) (image *Image, err error) {
 		return nil, err
 	}
 	image.mapped = true
+	images.Lock()
+	defer images.Unlock()
+	images.open[image] = true
 	return image, nil
+}
+
+// images are those that are mapped.
+var images = struct {
+	sync.Mutex
+	open map[*Image]bool
+}{open: map[*Image]bool{}}
+
+// ReleaseAll is Release of every image that is open.
+func ReleaseAll() {
+	images.Lock()
+	defer images.Unlock()
+	for f := range images.open {
+		f.Release()
+	}
 }
 
 // New reads an image from memory: the vdso. The Image keeps b, which must not change. Errors wrap ErrFormat.
@@ -110,6 +129,9 @@ func (f *Image) Close() error {
 	if !f.mapped {
 		return nil
 	}
+	images.Lock()
+	defer images.Unlock()
+	delete(images.open, f)
 	f.mapped = false
 	if err := unix.Munmap(f.Data); err != nil {
 		return fmt.Errorf("unmap %s: %w", f.Path, err)

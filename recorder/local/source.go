@@ -18,6 +18,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/footprint"
 	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -47,6 +48,7 @@ type live struct {
 // Open makes the source of the processes that options name. Nothing is attached to before its Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
+	go footprint.Keep(ctx)
 	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
 	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}, patience: devicePatience}, nil
 }
