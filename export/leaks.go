@@ -39,7 +39,9 @@ func (s *Source) leaksWith(others ...*view.Visitor) (*leaks.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	finder := leaks.NewFinder(s.Trace, found, leakOptions(s))
+	options := leakOptions(s)
+	options.Until = leaks.Failure(s.Trace, found)
+	finder := leaks.NewFinder(s.Trace, found, options)
 	if found.Source != "" {
 		others = append(others, finder.Visitor())
 	}

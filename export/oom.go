@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/why"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -26,6 +28,7 @@ func (s *Source) OOM() (*oom.Report, error) {
 	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: s.Trace.Readings()}
 	if s.End != nil {
 		in.Ended = s.End.Reason == recording.ReasonExited || s.End.Reason == recording.ReasonExeced
+		in.Exit = s.End.ExitStatus
 	}
 	failed, _ := s.Trace.Refusals()
 	var err error
@@ -47,7 +50,7 @@ func (s *Source) OOM() (*oom.Report, error) {
 // begins with.
 func (s *Source) replayOOM(report *oom.Report) error {
 	c := report.Main()
-	if c == nil || c.Decision != oom.Fragmentation || c.Total == event.Unknown {
+	if c == nil || c.Cause(oom.Fragmentation).Alone != oom.Yes || c.Total == event.Unknown {
 		return nil
 	}
 	outside := figures.Add(c.Context, c.Others)
@@ -61,20 +64,30 @@ func (s *Source) replayOOM(report *oom.Report) error {
 		}
 		return err
 	}
+	table, err := s.Steps()
+	if err != nil {
+		return err
+	}
 	for i := range rows {
 		if r := &rows[i]; r.PID == c.PID && r.Device == c.Device {
-			c.Replay = replayOf(r, c.Time)
+			c.Replay = s.replayOf(r, c, table)
 		}
 	}
 	return nil
 }
 
-// replayOf is what a replay says of a request that failed at a time.
-func replayOf(r *whatif.Report, at uint64) *oom.Replay {
-	out := &oom.Replay{Recorded: r.Expandable, Exact: r.Check.Exact()}
-	row := &r.Rows[len(r.Rows)-1]
-	if f := row.Failed; f != nil && f.Time <= at && !out.Recorded {
-		out.Step, out.Site = row.Step, row.Site
+// replayOf replays a request that failed, and what the steps before it did after the same request.
+func (s *Source) replayOf(r *whatif.Report, c *oom.Case, table *steps.Table) *oom.Replay {
+	out := &oom.Replay{Recorded: r.Expandable, Exact: r.Check.Exact(), Outcome: oom.FitsOnce}
+	if out.Recorded {
+		return out
+	}
+	after := r.After(s.Trace, table, c.Time, c.Step)
+	switch f := after.Failed; {
+	case f != nil:
+		out.Outcome, out.Site, out.Step = oom.Fails, r.Line(s.Trace, f.Stack), table.At(f.Time)*min(1, c.Step)
+	case after.Follows:
+		out.Outcome = oom.Fits
 	}
 	return out
 }
@@ -94,9 +107,9 @@ func (s *Source) WriteOOM(w io.Writer, o *OOMOptions) error {
 	}
 	c := clockOf(s)
 	if !o.JSON {
-		return table.OOM(w, &table.OOMInput{Report: report, Began: c.attached, Top: o.Top, Width: o.Width})
+		return table.OOM(w, &table.OOMInput{Why: why.Text, Report: report, Began: c.attached, Top: o.Top, Width: o.Width})
 	}
-	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
+	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: why.Text, Wall: c.wall})
 }
 
 // PrintOOM is WriteOOM, with an error without a text and the exit code exit.Findings where a request failed that was not survived.

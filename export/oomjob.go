@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/why"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
@@ -71,9 +72,9 @@ func (j *JobOOM) Print(w io.Writer, o *OOMOptions) error {
 	var err error
 	switch {
 	case o.JSON:
-		err = json.WriteOOM(&b, &json.OOMInput{Report: &j.all, Text: table.OOMText, Wall: j.wall})
+		err = json.WriteOOM(&b, &json.OOMInput{Report: &j.all, Text: why.Text, Wall: j.wall})
 	case len(j.failed) == 0:
-		err = table.OOM(&b, &table.OOMInput{Report: &j.all, Top: o.Top, Width: o.Width})
+		err = table.OOM(&b, &table.OOMInput{Why: why.Text, Report: &j.all, Top: o.Top, Width: o.Width})
 	default:
 		err = j.text(&b, o)
 	}
@@ -94,7 +95,7 @@ func (j *JobOOM) text(w io.Writer, o *OOMOptions) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		if err := table.OOM(w, &table.OOMInput{Report: p.report, Began: p.began, Top: o.Top, Width: o.Width}); err != nil {
+		if err := table.OOM(w, &table.OOMInput{Why: why.Text, Report: p.report, Began: p.began, Top: o.Top, Width: o.Width}); err != nil {
 			return err
 		}
 	}

@@ -100,6 +100,11 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 		end.Paused = p.target.Paused()
 	case Exited:
 		end.Reason = recording.ReasonExited
+		if x, ok := p.target.(Exiter); ok {
+			if code, known := x.ExitStatus(); known {
+				end.ExitStatus = &code
+			}
+		}
 	case Execed:
 		end.Reason = recording.ReasonExeced
 	}

@@ -86,6 +86,12 @@ type Target interface {
 	Close()
 }
 
+// Exiter is a Target whose exit status can be read.
+type Exiter interface {
+	// ExitStatus is how the process ended, as a shell says it. ok is false while it runs, and if that is not known.
+	ExitStatus() (code int, ok bool)
+}
+
 // Inspector reads what a process's own memory and its GPU's driver say, without a probe. Its methods may be called from any
 // goroutine. They return soon after ctx is done.
 type Inspector interface {

@@ -55,6 +55,8 @@ type End struct {
 	Duration time.Duration `json:"duration_ns"`
 	// Paused is why no thread of the process ran at the end of the recording, for "pid N was ..."; empty: it ran, or that is not known.
 	Paused string `json:"paused,omitempty"`
+	// ExitStatus is how the program ended, as a shell reports it; nil: it did not, or that is not known.
+	ExitStatus *int `json:"exit_status,omitempty"`
 	// NotWritten is events that were not recorded, because of Error.
 	NotWritten uint64 `json:"not_written"`
 	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not

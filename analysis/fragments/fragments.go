@@ -6,6 +6,7 @@ package fragments
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/allocator"
@@ -77,8 +78,8 @@ func OfLayout(l *allocator.Layout) *Map {
 	return out
 }
 
-// privatePool is the id of private pools of which only the segments are known, not which pool each is of.
-var privatePool = [2]uint64{1, 0}
+// Private is the id of private pools of which only the segments are known, not which pool each is of.
+var Private = [2]uint64{math.MaxUint64, math.MaxUint64}
 
 // IsPrivate reports whether it is a pool of its own: of a CUDA graph, or a MemPool.
 func (p *Pool) IsPrivate() bool { return p.ID != [2]uint64{} }
@@ -94,12 +95,24 @@ func (m *Map) SetPrivate(readings []figures.Reading) {
 	}
 	for i := range m.Segments {
 		s := &m.Segments[i]
-		if slices.ContainsFunc(private, func(g figures.Range) bool {
+		at := slices.IndexFunc(private, func(g figures.Range) bool {
 			return g.Device == int(m.Device.Index) && s.Addr >= g.Addr && s.Addr < g.Addr+g.Size
-		}) {
-			s.ID = privatePool
+		})
+		if at >= 0 {
+			if s.ID = private[at].Pool; !s.IsPrivate() {
+				s.ID = Private
+			}
 		}
 	}
+}
+
+// Reserved is the bytes of all segments.
+func (m *Map) Reserved() uint64 {
+	var out uint64
+	for i := range m.Segments {
+		out += m.Segments[i].Size
+	}
+	return out
 }
 
 // Stream is the one that all segments have; event.Unknown: there are several, or none is known. PyTorch's report of a request that failed
@@ -129,8 +142,8 @@ func isSmall(s *allocator.LayoutSegment) bool {
 	return s.Size <= smallBuffer
 }
 
-// held is the bytes of a segment that are not free.
-func (s *Segment) held() uint64 {
+// Held is the bytes of the segment that are not free.
+func (s *Segment) Held() uint64 {
 	var out uint64
 	for i := range s.Blocks {
 		if s.Blocks[i].Held {
@@ -261,7 +274,7 @@ func New(m *Map, r Request) *Report {
 
 // add adds a segment of a pool.
 func (r *Report) add(s *Segment, p *PoolFree) {
-	held := s.held()
+	held := s.Held()
 	p.Reserved, p.Segments = p.Reserved+s.Size, p.Segments+1
 	r.Reserved, r.Held = r.Reserved+s.Size, r.Held+held
 	if held == 0 {

@@ -31,6 +31,9 @@ type Options struct {
 	// HolderOf says the same of single blocks; nil: not known. Live is the blocks of now, which only a Watch needs.
 	HolderOf HolderOf
 	Live     iter.Seq[heap.Block]
+	// Until is the time of the last event that counts, CLOCK_BOOTTIME nanoseconds: that of the request whose failure ended the program, which
+	// frees everything afterwards. 0: all events count.
+	Until uint64
 	// Earlier is the same of readings while the program ran, in order. It counts where Holders names nothing.
 	Earlier [][]Holder
 	// Facts are what readings found beside the names of holders, by name; nil: nothing.
@@ -145,6 +148,7 @@ type Finder struct {
 	options  *Options
 	steps    Steps
 	detector *detector // nil: there are no steps
+	over     bool      // all that counts was seen: Options.Until
 	past     []Finding // of loops that have ended
 }
 
@@ -157,6 +161,9 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	f.steps = Steps{
 		Count: max(0, table.Last()-table.Loop()), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(),
 		base: max(0, table.First()-1),
+	}
+	if step := table.At(o.Until); o.Until > 0 && step > 0 {
+		f.steps.Last, f.steps.Count = step-1, max(0, step-table.Loop())
 	}
 	if table.Source != "" {
 		f.detector = f.newDetector()
@@ -194,18 +201,29 @@ func (f *Finder) Visitor() *view.Visitor {
 		return &view.Visitor{}
 	}
 	return &view.Visitor{
-		Before:    f.before,
-		Allocated: func(b *heap.Block, _ *event.Event) { f.detector.allocated(b) },
+		Before: f.before,
+		Allocated: func(b *heap.Block, _ *event.Event) {
+			if !f.over {
+				f.detector.allocated(b)
+			}
+		},
 		Freed: func(b *heap.Block, e *event.Event, time uint64) {
+			if f.over {
+				return
+			}
 			d := f.detector
 			d.ended(b, e)
 			d.turnover.freed(b, time, d)
 			d.freed(b)
 		},
-		Moved: func(from, to *heap.Block) { f.detector.moved(from, to) },
+		Moved: func(from, to *heap.Block) {
+			if !f.over {
+				f.detector.moved(from, to)
+			}
+		},
 		Done: func(h *heap.Heap) {
 			f.detector.turnover.settle(f.detector)
-			if f.options.HolderOf != nil {
+			if f.options.HolderOf != nil && !f.over {
 				f.detector.hold(h.Blocks(), f.options.HolderOf)
 			}
 		},
@@ -214,6 +232,9 @@ func (f *Finder) Visitor() *view.Visitor {
 
 // before takes the next event before it is applied.
 func (f *Finder) before(e *event.Event, h *heap.Heap) {
+	if f.over = f.over || f.options.Until > 0 && e.Time > f.options.Until; f.over {
+		return
+	}
 	at := f.table.At(e.Time)
 	if loop := f.table.Loop(); at >= loop && f.steps.base < loop-1 {
 		f.begin(h.Blocks())

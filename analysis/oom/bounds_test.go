@@ -78,44 +78,47 @@ func TestLess(t *testing.T) {
 
 // TestCourseOfTotal: the total is kept once a second, and its peak of each step; the peaks of the last ten steps before a failure are kept apart.
 func TestCourseOfTotal(t *testing.T) {
-	f := &follower{in: &Input{Steps: &steps.Table{}}, totals: map[accountKey]*course{}}
+	f := &follower{in: &Input{Steps: &steps.Table{Source: steps.SourceOptimizer}}, totals: map[accountKey]*course{}}
 	key := accountKey{7, event.Device{}}
-	f.noteTotal(key, 5e9, 10)
-	f.noteTotal(key, 6e9-1, 90)
-	f.noteTotal(key, 6e9, 30)
-	f.noteTotal(key, 7e9-1, 20)
+	f.noteTotal(key, &event.Event{Time: 5e9}, 10, 15)
+	f.noteTotal(key, &event.Event{Time: 6e9 - 1}, 90, 97)
+	f.noteTotal(key, &event.Event{Time: 6e9}, 30, 97)
+	f.noteTotal(key, &event.Event{Time: 7e9 - 1}, 20, 97)
 	require.Equal(t, []point{{5e9, 10}, {6e9, 30}}, f.totals[key].points)
-	require.Equal(t, []StepPeak{{0, 90}}, f.totals[key].steps)
-	f.note(&event.Event{PID: 7, Time: 9e9, Allocated: u}, nil)
-	f.note(&event.Event{PID: 7, Time: 9e9, Allocated: 50}, nil)
+	require.Equal(t, []stepUse{{StepPeak: StepPeak{0, 90}, idle: 7}}, f.totals[key].steps)
+	f.note(&event.Event{PID: 7, Time: 9e9, Allocated: u})
+	f.note(&event.Event{PID: 7, Time: 9e9, Allocated: 50})
 	require.Len(t, f.totals[key].points, 3)
 
-	course := &course{points: []point{{10e9, 1}, {20e9, 2}, {30e9, 3}}}
+	course := &course{points: []point{{10e9, 1}, {20e9, 2}, {30e9, 3}}, last: 70}
+	var peaks []StepPeak
 	for n := range 15 {
-		course.steps = append(course.steps, StepPeak{n, uint64(100 - n)})
+		peaks = append(peaks, StepPeak{n, uint64(100 - n)})
+		course.steps = append(course.steps, stepUse{StepPeak: peaks[n], floor: uint64(10 * n), idle: uint64(50 - n), other: uint64(30 + n)})
 	}
 	f.totals[key] = course
-	c := &Case{PID: 7, Time: 80e9, Step: 14, Before60: u, Healthy: u}
+	c := &Case{PID: 7, Time: 80e9, Step: 14, Before60: u, Healthy: u, usual: unknownUsual()}
 	f.setCourse(c)
 	require.EqualValues(t, 2, c.Before60, "a minute before, exactly")
 	require.EqualValues(t, 99, c.Healthy, "what comes before the first step is none")
-	require.Equal(t, course.steps[4:14], c.Steps, "that of the failure is not complete")
-	c = &Case{PID: 7, Time: 79e9, Step: 99, Before60: u, Healthy: u}
+	require.Equal(t, peaks[4:14], c.Steps, "that of the failure is not complete")
+	require.Equal(t, []uint64{140, 89, 37, 31}, []uint64{c.floor, c.rise, c.idle, c.usualOther})
+	c = &Case{PID: 7, Time: 79e9, Step: 99, Before60: u, Healthy: u, usual: unknownUsual()}
 	f.setCourse(c)
 	require.EqualValues(t, 1, c.Before60)
-	require.Equal(t, course.steps[5:], c.Steps)
-	c = &Case{PID: 8, Time: 79e9, Before60: u, Healthy: u}
+	require.Equal(t, peaks[5:], c.Steps)
+	c = &Case{PID: 8, Time: 79e9, Before60: u, Healthy: u, usual: unknownUsual()}
 	f.setCourse(c)
 	require.EqualValues(t, u, c.Before60)
 	f.totals[key] = &totalOfStepZero
-	c = &Case{PID: 7, Time: 1, Before60: u, Healthy: u}
+	c = &Case{PID: 7, Time: 1, Before60: u, Healthy: u, usual: unknownUsual()}
 	f.setCourse(c)
 	require.EqualValues(t, u, c.Before60)
 	require.EqualValues(t, u, c.Healthy)
 	require.Empty(t, c.Steps)
 }
 
-var totalOfStepZero = course{points: []point{{1, 5}}, steps: []StepPeak{{0, 5}}}
+var totalOfStepZero = course{points: []point{{1, 5}}, steps: []stepUse{{StepPeak: StepPeak{0, 5}}}}
 
 // TestCaught: a program that went on has caught the failure; one that ended with it has not, and else that is not known.
 func TestCaught(t *testing.T) {
@@ -124,11 +127,13 @@ func TestCaught(t *testing.T) {
 	for _, c := range []struct {
 		what          string
 		ended, wentOn bool
+		exit          *int
 		want          Answer
 	}{
-		{"it ended", true, false, No}, {"it went on", true, true, Yes}, {"it runs", false, false, Unknown},
+		{"it ended, with which status is not known", true, false, nil, Unknown}, {"it failed", true, false, new(1), No},
+		{"it ended by itself", true, false, new(0), Yes}, {"it went on, and failed", true, true, new(1), Yes}, {"it runs", false, false, nil, Unknown},
 	} {
-		f := newFollower(&Input{Trace: trace, Steps: &steps.Table{}, Ended: c.ended})
+		f := newFollower(&Input{Trace: trace, Steps: &steps.Table{}, Ended: c.ended, Exit: c.exit})
 		f.wait(&refusals.Refusal{WentOn: c.wentOn, Reported: true, Event: event.Event{Size: 5, PID: 7, Time: 3, Layer: event.LayerTorch}}, 4)
 		require.Equal(t, c.want, f.cases[0].Caught, c.what)
 		require.Equal(t, 4, f.cases[0].Number)
@@ -202,9 +207,11 @@ func TestOnMPS(t *testing.T) {
 
 // TestGrowingBytes: findings count that are certain enough and have a rate.
 func TestGrowingBytes(t *testing.T) {
-	c := &Case{Findings: append(found(5, leaks.Low), append(found(30, leaks.High), found(10, leaks.High)...)...)}
-	require.EqualValues(t, 40, c.Growing())
-	require.Zero(t, (&Case{}).Growing())
+	c := &Case{usual: unknownUsual(), Findings: append(found(5, leaks.Low), append(found(30, leaks.High), found(10, leaks.High)...)...)}
+	require.EqualValues(t, 40, c.growing())
+	c.net = 25
+	require.EqualValues(t, 25, c.growing(), "as much was freed beside them")
+	require.Zero(t, (&Case{}).growing())
 }
 
 // TestUse: what of a device was free is what neither the process nor another one has, and not known where one of these is not.

@@ -9,47 +9,30 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/figures"
 )
 
-// A part of memory is a reason only where it is large, beside being enough for the request: so much of what PyTorch has allocated, of what
-// it has reserved, of the device. They are one part in so many.
-const (
-	leakShare      = 10
-	piecesShare    = 20
-	elsewhereShare = 10
-)
-
-// decide finds the first reason that is proved. The order is that of docs/oom.md.
+// decide evaluates each cause by itself, and decides for the first of those that suffice alone. Where none does, too much was asked for.
 func (c *Case) decide() {
 	c.setLimit()
 	c.setNeed()
-	for _, rule := range []struct {
-		decision Decision
-		holds    func() bool
-	}{
-		{DriverError, func() bool { return !c.Reported && !c.Own }},
-		{AbsurdRequest, c.isAbsurd},
-		{Leak, c.leaks},
-		{Fragmentation, c.isFragmented},
-		{PrivatePool, c.isInOtherPool},
-		{Limit, func() bool { return c.Limit != event.Unknown }},
-		{OtherProcess, c.othersHave},
-		{OutsidePyTorch, c.outsideHas},
-		{Full, func() bool { return true }},
-	} {
-		if !rule.holds() {
-			continue
+	c.Causes = c.evaluate()
+	c.Decision = Full
+	for i := range c.Causes {
+		switch x := &c.Causes[i]; {
+		case x.Alone == No, x.Alone == Unknown && x.Decision != Limit:
+		case c.Decision == Full:
+			c.Decision = x.Decision
+		case x.Decision != Loading && x.Alone == Yes && (x.Decision != LargerStep || !c.fills()):
+			c.Also = append(c.Also, x.Decision)
 		}
-		switch {
-		case c.Decision == "":
-			c.Decision = rule.decision
-		case rule.decision != Full:
-			c.Also = append(c.Also, rule.decision)
-		}
-		if c.Decision != Leak {
-			return
-		}
+	}
+	switch {
+	case !c.Reported && !c.Own:
+		c.Decision, c.Also = DriverError, nil
+	case c.isAbsurd():
+		c.Decision, c.Also = AbsurdRequest, nil
+	case c.Decision == LargerStep: // too much is asked for, in this step
+		c.Decision, c.Larger = Full, true
 	}
 }
 
@@ -127,51 +110,53 @@ func (c *Case) OnMPS() uint64 {
 	return all
 }
 
-// isAbsurd: with MPS more than the recommended size is no error, but more than the limit, which is above that.
+// largestDevice is more than any device has, bytes: it bounds a request where the size of the device is not known.
+const largestDevice = 1 << 40
+
+// isAbsurd reports whether no device, or not this one, could serve the request. With MPS more than the recommended size is
+// no error, but more than the limit, which is above that.
 func (c *Case) isAbsurd() bool {
 	if c.Device.Type.MPS() {
 		return c.Limit != event.Unknown && c.LimitBelow == 0 && c.Requested > c.Limit
 	}
-	return c.Total != event.Unknown && c.Requested != event.Unknown && c.Requested > c.Total
+	if c.Requested == event.Unknown {
+		return false
+	}
+	if c.Total == event.Unknown {
+		return c.Requested > largestDevice
+	}
+	return c.Requested > c.Total
 }
 
-// enough reports whether a part of memory would have made the request fit, and is at least one part in share of whole.
-func (c *Case) enough(part, whole, share uint64) bool {
-	return part != event.Unknown && whole != event.Unknown && c.Need != event.Unknown && part >= c.Need && part >= whole/share
-}
-
-// Growing is what the findings hold that are certain enough, bytes.
-func (c *Case) Growing() uint64 {
+// growing is what the findings hold that are certain enough, bytes: no more than the memory between steps has risen by.
+func (c *Case) growing() uint64 {
 	var out uint64
 	for i := range c.Findings {
 		if f := &c.Findings[i]; f.Confidence != leaks.Low && !math.IsNaN(f.Bytes) {
 			out += f.LiveBytes
 		}
 	}
-	return out
+	return min(out, c.net)
 }
 
-func (c *Case) leaks() bool { return c.enough(c.Growing(), c.Torch.Allocated, leakShare) }
+// isOther reports whether a pool that is not the request's has free memory that the request could use: a piece that is large enough, or
+// whole segments, which the driver would have again if they were returned.
+func (c *Case) isOther(p *PoolFree) bool { return !p.Request && c.usable(p) > 0 }
 
-// isFragmented: not where the step has grown beyond those before by more than what is in pieces, which would have been used up soon.
-func (c *Case) isFragmented() bool {
-	return c.Largest < c.Requested && c.Pieces >= c.Requested && c.enough(c.Pieces, c.Torch.Reserved, piecesShare) && !c.outgrows(c.Pieces)
+// usable is how much of the free memory of a pool a request of another pool could have, were it allowed to.
+func (c *Case) usable(p *PoolFree) uint64 {
+	if p.Largest >= c.Requested {
+		return p.Free
+	}
+	return p.FreeWhole
 }
 
-// outgrows reports whether one line keeps so much in this step that it is more than so many bytes beyond the peak of the steps before.
-func (c *Case) outgrows(bytes uint64) bool {
-	return c.Grown.Site != "" && c.Torch.Allocated > c.Healthy && c.Torch.Allocated-c.Healthy > bytes
-}
-
-// isOther reports whether a pool that is not the request's has a piece that is large enough.
-func (c *Case) isOther(p *PoolFree) bool { return !p.Request && p.Largest >= c.Requested }
-
-// InOtherPools is the free memory of the segments of private pools, and of other streams, that is in pieces large enough, bytes.
+// InOtherPools is the free memory of private pools, and of other streams, that the request could use were it of them, bytes.
 func (c *Case) InOtherPools() uint64 {
 	var out uint64
 	for i := range c.Pools {
 		if p := &c.Pools[i]; c.isOther(p) {
-			out += p.Free
+			out += c.usable(p)
 		}
 	}
 	return out
@@ -187,27 +172,13 @@ func (c *Case) FreePrivate() (free, largest uint64) {
 	return free, largest
 }
 
-// OtherPool is the one of InOtherPools that is the first; the zero value: there is none.
+// OtherPool is the one of InOtherPools with the most of it; the zero value: there is none.
 func (c *Case) OtherPool() *PoolFree {
+	out := &PoolFree{}
 	for i := range c.Pools {
-		if p := &c.Pools[i]; c.isOther(p) {
-			return p
+		if p := &c.Pools[i]; c.isOther(p) && c.usable(p) > c.usable(out) {
+			out = p
 		}
 	}
-	return &PoolFree{}
-}
-
-func (c *Case) isInOtherPool() bool { return c.enough(c.InOtherPools(), c.Torch.Reserved, piecesShare) }
-
-func (c *Case) othersHave() bool {
-	return c.enough(c.Others, c.Total, elsewhereShare) && c.Others >= c.Other.Bytes
-}
-
-// outsideHas: by what the driver was asked for; where the device's size is not known it must be a part of what the process has.
-func (c *Case) outsideHas() bool {
-	whole := c.Total
-	if whole == event.Unknown {
-		whole = figures.Add(c.held(), c.Other.Bytes)
-	}
-	return c.enough(c.Other.Bytes, whole, elsewhereShare)
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/refusals"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -27,9 +28,16 @@ type follower struct {
 	starts  map[heap.BlockKey]phases.Start
 	totals  map[accountKey]*course
 	async   async
+	asked   map[string]bool // the lines that were refused something
+	sites   map[event.StackID]string
 	flushed map[int]uint64   // by case: reserved bytes when the driver first refused
 	context map[int][]uint64 // by reading: Context of each device
 	reading int              // the next to be reached
+
+	lines map[lineKey]uint64 // the stream in which a line that was refused something allocates; event.Unknown: in several
+	step  int                // that runs
+	other uint64             // outside PyTorch when it began; event.Unknown
+	free  map[uint64]uint64  // by segment, what was free then; nil: a request will not fail in it, or it is not known
 }
 
 // accountKey names a caching allocator.
@@ -38,13 +46,11 @@ type accountKey struct {
 	device event.Device
 }
 
-// course is how the allocated total of an account went.
-type course struct {
-	points []point // one a second, at most
-	steps  []StepPeak
+// lineKey names a line of a process.
+type lineKey struct {
+	pid  uint32
+	site string
 }
-
-type point struct{ time, allocated uint64 }
 
 // keptSteps is of how many steps before a failure the peaks are kept, keptSeconds of how many seconds the total.
 const (
@@ -55,7 +61,7 @@ const (
 func newFollower(in *Input) *follower {
 	return &follower{
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
-		flushed: map[int]uint64{}, context: map[int][]uint64{}, async: newAsync(in.Trace),
+		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{}, context: map[int][]uint64{}, async: newAsync(in.Trace),
 	}
 }
 
@@ -66,7 +72,7 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 		Number: number, PID: e.PID, TID: e.TID, Device: e.Device, Time: e.Time, Reported: r.Reported, Call: e.Call, Requested: e.Size,
 		Asked: event.Unknown, Tries: len(r.Tries), Step: f.stepAt(e.Time), Phase: f.in.Trace.Phase(e.Stack), Stack: f.in.Trace.Stack(e.Stack),
 		Context: event.Unknown, Total: event.Unknown, Others: event.Unknown, Rest: event.Unknown, Free: event.Unknown, Limit: event.Unknown,
-		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown,
+		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown, Follows: event.Unknown, usual: unknownUsual(),
 	}
 	c.Site = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})
 	c.setAsked(r)
@@ -74,13 +80,16 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 		c.Asked, c.Tries = e.Size, c.Tries+1
 	}
 	switch {
-	case c.Step > 0 && f.in.Steps.Last() > c.Step+1: // also where another thread than the one that failed goes on with the steps
+	case c.Step > 0 && f.in.Steps.Last() > c.Step+1 && f.in.Steps.Source != steps.SourcePeriod: // also where another thread than the one that failed goes on with the steps
 		c.Caught = Yes
 	case r.WentOn && (r.Reported || c.Own || c.Step == 0):
 		c.Caught = Yes
-	case f.in.Ended && !r.WentOn: // who was refused something else than PyTorch's allocator can fail of it later: CUDA keeps the error
-		c.Caught = No
+	case f.in.Ended && f.in.Exit != nil && (!r.WentOn || *f.in.Exit == 0): // after an error of the driver that went on: CUDA keeps it
+		if c.Exit, c.Caught = f.in.Exit, No; *c.Exit == 0 {
+			c.Caught = Yes
+		}
 	}
+	f.asked[c.Site] = true
 	f.cases = append(f.cases, c)
 	f.wants = append(f.wants, r)
 }
@@ -114,6 +123,7 @@ func (f *follower) visitor() *view.Visitor {
 		Before: func(e *event.Event, h *heap.Heap) {
 			f.life.See(e)
 			f.readBefore(e, h)
+			f.begins(e, h)
 		},
 		Event:     f.event,
 		Allocated: f.allocated,
@@ -136,7 +146,7 @@ func (f *follower) allocated(b *heap.Block, e *event.Event) {
 	}
 	f.starts[b.Key()] = f.life.Start(b.PID, tid, b.Stack, made)
 	if total, ok := f.async.allocated(b); ok && e != nil {
-		f.noteTotal(accountKey{b.PID, b.Device}, e.Time, total)
+		f.noteTotal(accountKey{b.PID, b.Device}, e, total, event.Unknown)
 	}
 }
 
@@ -152,13 +162,13 @@ func (f *follower) freed(b *heap.Block, e *event.Event) {
 	}
 	f.life.Freed(&s, tid)
 	if total, ok := f.async.freed(b); ok && e != nil {
-		f.noteTotal(accountKey{b.PID, b.Device}, e.Time, total)
+		f.noteTotal(accountKey{b.PID, b.Device}, e, total, event.Unknown)
 	}
 }
 
 func (f *follower) event(e *event.Event, h *heap.Heap) {
 	if e.Layer == event.LayerTorch {
-		f.note(e, h)
+		f.note(e)
 	}
 	if e.Kind != event.KindOutOfMemory || f.done == len(f.cases) {
 		return
@@ -189,31 +199,6 @@ func (f *follower) reserved(h *heap.Heap, pid uint32, device event.Device) (uint
 	return a.Reserved, ok && a.Reserved != event.Unknown
 }
 
-// note follows the allocated total.
-func (f *follower) note(e *event.Event, h *heap.Heap) {
-	if e.Allocated == event.Unknown {
-		return
-	}
-	f.noteTotal(accountKey{e.PID, e.Device}, e.Time, e.Allocated)
-}
-
-func (f *follower) noteTotal(key accountKey, time, allocated uint64) {
-	c := f.totals[key]
-	if c == nil {
-		c = &course{}
-		f.totals[key] = c
-	}
-	if n := len(c.points); n == 0 || time-c.points[n-1].time >= 1e9 {
-		c.points = append(c.points, point{time, allocated})
-	}
-	step := f.stepAt(time)
-	if n := len(c.steps); n == 0 || c.steps[n-1].Step != step {
-		c.steps = append(c.steps, StepPeak{Step: step})
-	}
-	last := &c.steps[len(c.steps)-1]
-	last.Peak = max(last.Peak, allocated)
-}
-
 // complete finds out all about a case, at its moment.
 func (f *follower) complete(c *Case, h *heap.Heap) {
 	if !c.Reported {
@@ -226,8 +211,8 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	if c.Async = c.Own || f.async.has(c.PID, c.Device); c.Async {
 		f.setAsync(c, h)
 	}
-	f.setFree(c, h)
 	f.setCourse(c)
+	f.setFree(c, h)
 	f.setState(c, h)
 	f.setHoldings(c, h)
 	f.setGrown(c, h)
@@ -236,17 +221,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	}
 	a, ok := h.Account(c.PID, c.Device)
 	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
-	if f.in.Leaks != nil {
-		for _, found := range f.in.Leaks.Findings {
-			switch {
-			case found.Device != c.Device:
-			case found.Layer == c.layer():
-				c.Findings = append(c.Findings, found)
-			case found.Layer == event.LayerDevice:
-				c.Outside = append(c.Outside, found)
-			}
-		}
-	}
+	f.setFindings(c, h)
 }
 
 // place finds the device of a driver's call, which does not always name it: it is that of the caching allocator, where there is one.
@@ -286,29 +261,6 @@ func (f *follower) setBalance(c *Case, h *heap.Heap) {
 			c.Device, c.Torch, c.Owners, c.Other = d.Device, d.Torch, d.Owners, d.Other
 		}
 	}
-}
-
-// setCourse says how the memory came to be that much.
-func (f *follower) setCourse(c *Case) {
-	t := f.totals[accountKey{c.PID, c.Device}]
-	if t == nil {
-		return
-	}
-	for _, p := range t.points {
-		if p.time+keptSeconds*1e9 <= c.Time {
-			c.Before60 = p.allocated
-		}
-	}
-	before := slices.Clone(t.steps)
-	if n := len(before); n > 0 && before[n-1].Step == c.Step {
-		before = before[:n-1]
-	}
-	for i := range before {
-		if before[i].Step > 0 && (c.Healthy == event.Unknown || before[i].Peak > c.Healthy) {
-			c.Healthy = before[i].Peak
-		}
-	}
-	c.Steps = before[max(0, len(before)-keptSteps):]
 }
 
 // holdingKey is what blocks of a Holding have in common.

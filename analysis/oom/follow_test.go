@@ -108,14 +108,14 @@ func divided() *program {
 func TestFindCase(t *testing.T) {
 	p := divided()
 	at := p.now()
-	r := p.find(t, Input{Ended: true, Leaks: &leaks.Report{Findings: []leaks.Finding{
+	r := p.find(t, Input{Ended: true, Exit: new(1), Leaks: &leaks.Report{Findings: []leaks.Finding{
 		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerTorch, LiveBytes: 1}, {Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerDevice},
 		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerTorch},
 	}}})
 	require.Len(t, r.Cases, 1)
 	require.Zero(t, r.More+r.Recovered)
 	c := &r.Cases[0]
-	require.Len(t, c.Findings, 1)
+	require.Empty(t, c.Findings, "without steps")
 	require.Len(t, c.Outside, 1, "what grows beside PyTorch")
 	require.Equal(t, []any{1, uint32(eventtest.PID), uint32(eventtest.PID), at, 0, true, No, "train.py:8 grow"},
 		[]any{c.Number, c.PID, c.TID, c.Time, c.Step, c.Reported, c.Caught, c.Site})
@@ -150,7 +150,6 @@ func TestFindCase(t *testing.T) {
 		sum += s.Bytes
 	}
 	require.EqualValues(t, allocated, sum)
-	require.Len(t, c.Findings, 1, "of this device, and of PyTorch's memory")
 	require.Same(t, c, r.Main())
 	require.Equal(t, 1, r.Fatal())
 }
@@ -453,7 +452,7 @@ func TestDriverErrorBehind(t *testing.T) {
 			for range tt.after {
 				step()
 			}
-			c := &p.find(t, Input{Ended: true}).Cases[0]
+			c := &p.find(t, Input{Ended: true, Exit: new(1)}).Cases[0]
 			require.Equal(t, tt.before > 0, c.Step > 0)
 			require.Equal(t, tt.want, c.Caught)
 		})
@@ -489,4 +488,108 @@ func TestTotalLater(t *testing.T) {
 	require.EqualValues(t, 40*mib, c.Total)
 	require.Equal(t, u, c.Free, "that was not read in time")
 	require.Equal(t, AbsurdRequest, c.Decision)
+}
+
+// TestFindings: of what grows, what of this device, of PyTorch's memory, was there when the request failed counts, and only where steps are known.
+func TestFindings(t *testing.T) {
+	p := trained(8, false)
+	leaked := uint64(0)
+	for n := range uint64(6) {
+		for k, stack := range []string{eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam} {
+			p.block(stack, 10*mib, mib+uint64(k), 0)
+			p.free(10*mib, mib+uint64(k))
+		}
+		p.block(asks, (30+n)*mib, mib, 0)
+		leaked += mib
+	}
+	at := len(p.Events)
+	p.failIn(eventtest.Forward, 200*mib)
+	device := event.Device{Type: event.DeviceCUDA}
+	r := p.find(t, Input{Leaks: &leaks.Report{Findings: []leaks.Finding{
+		{Device: device, Layer: event.LayerTorch, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8, Stacks: []event.StackID{p.ID(asks)}},
+		{Device: device, Layer: event.LayerTorch, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8, Stacks: []event.StackID{p.ID(foreign)}},
+		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerTorch, LiveBytes: 9},
+		{Device: device, Layer: event.LayerDevice},
+	}}})
+	c := &r.Cases[0]
+	require.Len(t, c.Findings, 1, "%d events", at)
+	require.Equal(t, leaked, c.Findings[0].LiveBytes)
+	require.Equal(t, leaked, c.growing())
+	require.Len(t, c.Outside, 1)
+}
+
+// TestFollows: what earlier steps needed after a request, by the number of the request within its step.
+func TestFollows(t *testing.T) {
+	for name, tt := range map[string]struct {
+		made int // how often the line has allocated in the step of the failure before it is refused
+		want uint64
+	}{"the first of its step": {0, 12 * mib}, "the second": {1, 5 * mib}, "a third, which no step has": {2, u}} {
+		t.Run(name, func(t *testing.T) {
+			p := newProgram()
+			p.segment(0, 256*mib)
+			input := func() { p.block(eventtest.Input, 0, mib, 0) }
+			line := func(n uint64) { p.block(eventtest.Forward, (10+10*n)*mib, 7*mib, 0) }
+			for range 6 {
+				input()
+				line(0)
+				line(1)
+				p.block(eventtest.Backward, 40*mib, 5*mib, 0)
+				p.free(40*mib, 5*mib)
+				p.free(20*mib, 7*mib)
+				p.free(10*mib, 7*mib)
+				p.block(eventtest.Adam, 60*mib, mib, 0)
+				p.free(60*mib, mib)
+				p.free(0, mib)
+			}
+			input()
+			for n := range tt.made {
+				line(uint64(n))
+			}
+			p.failIn(eventtest.Forward, 7*mib)
+			c := &p.find(t, Input{}).Cases[0]
+			require.Positive(t, c.Step)
+			require.Equal(t, tt.want, c.Follows)
+		})
+	}
+}
+
+// TestUnreturned: segments that are free as a whole and were not returned before the failure belong to a private pool, which one the reading
+// says if there is one.
+func TestUnreturned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reading []figures.Reading
+		want    PoolOwner
+	}{
+		"not read":       {nil, ""},
+		"a CUDA graph's": {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{4, 0}}}}}, GraphPool},
+		"a MemPool":      {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{0, 4}}}}}, ProgramPool},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProgram()
+			p.segment(0, 20*mib)
+			p.block(keeps, 0, 2*mib, 0)
+			p.segment(100*mib, 200*mib)
+			p.block(keeps, 100*mib, 150*mib, 0)
+			p.free(100*mib, 150*mib)
+			p.fail(300*mib, 2)
+			c := &p.find(t, Input{Readings: tt.reading}).Cases[0]
+			require.Equal(t, []PoolFree{
+				{Stream: 0, Reserved: 20 * mib, Free: 18 * mib, Largest: 18 * mib, Request: true},
+				{Stream: u, Reserved: 200 * mib, Free: 200 * mib, FreeWhole: 200 * mib, Largest: 200 * mib, Private: true, Owner: tt.want},
+			}, c.Pools)
+			require.EqualValues(t, 200*mib, c.InOtherPools())
+		})
+	}
+}
+
+// TestStreamOfLine: where blocks of several streams are in use, the request is of the stream in which its line has always allocated.
+func TestStreamOfLine(t *testing.T) {
+	p := divided()
+	p.Events = p.Events[:len(p.Events)-3]
+	p.block(asks, 104*mib, mib, 7)
+	p.fail(16*mib, 2)
+	c := &p.find(t, Input{}).Cases[0]
+	require.Equal(t, []uint64{7, 15 * mib}, []uint64{c.Pools[0].Stream, c.Pieces})
+	require.True(t, c.Pools[0].Request)
+	require.False(t, c.Pools[1].Request)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
@@ -24,22 +25,74 @@ func (f *follower) setFree(c *Case, h *heap.Heap) {
 	if m == nil {
 		return
 	}
-	r := fragments.New(m, fragments.Request{Bytes: c.Requested, Stream: m.Stream()})
+	c.setUnreturned(m)
+	r := fragments.New(m, fragments.Request{Bytes: c.Requested, Stream: f.streamOf(c, m)})
 	for i := range r.Pools {
 		p := &r.Pools[i]
-		c.Pools = append(c.Pools, PoolFree{
-			Small: p.Small, Private: p.IsPrivate(), Stream: p.Stream, Request: p.OfRequest, Reserved: p.Reserved,
+		c.addPool(PoolFree{
+			Small: p.Small, Private: p.IsPrivate(), Owner: ownerOf(&p.Pool), Stream: p.Stream, Request: p.OfRequest, Reserved: p.Reserved,
 			Free: p.Inactive + p.Free, FreeWhole: p.Free, Largest: p.Largest,
 		})
 		if p.OfRequest {
 			c.Pieces += p.Inactive
 		}
 	}
+	c.setKept(m, f.free)
 	c.Largest = r.Largest
 	sorts.Func(c.Pools, func(x, y PoolFree) int {
 		return cmp.Or(-cmp.Compare(rank(&x), rank(&y)), cmp.Compare(y.Free, x.Free), cmp.Compare(x.Stream, y.Stream))
 	})
 	f.setPins(c, m, r)
+}
+
+// addPool adds a pool, private ones of one owner to those that are there.
+func (c *Case) addPool(p PoolFree) {
+	for i := range c.Pools {
+		q := &c.Pools[i]
+		if p.Private && q.Private && q.Small == p.Small && q.Owner == p.Owner && q.Stream == p.Stream && q.Request == p.Request {
+			q.Reserved, q.Free, q.FreeWhole, q.Largest = q.Reserved+p.Reserved, q.Free+p.Free, q.FreeWhole+p.FreeWhole, max(q.Largest, p.Largest)
+			return
+		}
+	}
+	c.Pools = append(c.Pools, p)
+}
+
+// streamOf is the stream of the request: that of all segments, else that in which its line has always allocated.
+// event.Unknown: it is not known.
+func (f *follower) streamOf(c *Case, m *fragments.Map) uint64 {
+	if s := m.Stream(); s != event.Unknown {
+		return s
+	}
+	if s, ok := f.lines[lineKey{c.PID, c.Site}]; ok {
+		return s
+	}
+	return event.Unknown
+}
+
+// setUnreturned concludes which segments are of private pools: PyTorch returns all free segments of its own pools to the driver before it reports
+// a failure (release_cached_blocks of CUDACachingAllocator.cpp). Pages of expandable segments are returned one by one.
+func (c *Case) setUnreturned(m *fragments.Map) {
+	if !c.Reported || c.Device.Type.MPS() || m.Reserved() != c.Torch.Reserved {
+		return
+	}
+	for i := range m.Segments {
+		if s := &m.Segments[i]; !s.Expandable && !s.IsPrivate() && s.Held() == 0 {
+			s.ID = fragments.Private
+		}
+	}
+}
+
+// setKept sums up what is free in pools that are not the request's, as far as it was free there when the step began.
+func (c *Case) setKept(m *fragments.Map, before map[uint64]uint64) {
+	if before == nil {
+		return
+	}
+	c.kept = 0
+	for i := range m.Segments {
+		if s := &m.Segments[i]; s.IsPrivate() {
+			c.kept += min(s.Size-s.Held(), before[s.Addr])
+		}
+	}
 }
 
 func rank(p *PoolFree) int {

@@ -4,8 +4,10 @@ package oom
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -29,6 +31,7 @@ type Growth struct {
 	Holder string // of the most of them; view.NoHolder: not known
 	Held   uint64 // by Holder, bytes
 	Places int    // different stacks
+	Phase  phases.Phase
 	heap.Count
 }
 
@@ -48,6 +51,22 @@ func (c *Case) Advice() string {
 	return ""
 }
 
+// stateFunction is where PyTorch's optimizers make their state. What else they allocate is temporary.
+const stateFunction = "_init_group"
+
+// makesState reports whether a stack of an optimizer's step allocates state: optimizers that are not PyTorch's may do so anywhere.
+func makesState(s *event.Stack) bool {
+	torchs := false
+	for i := range s.Frames {
+		g := &s.Frames[i]
+		if strings.HasSuffix(g.Func, stateFunction) {
+			return true
+		}
+		torchs = torchs || strings.Contains(g.File, "/torch/optim/")
+	}
+	return !torchs
+}
+
 // setState adds up what the optimizer has allocated where the request failed while it made its state: it has nothing from before this step.
 func (f *follower) setState(c *Case, h *heap.Heap) {
 	if c.Phase != phases.Optimizer {
@@ -62,7 +81,9 @@ func (f *follower) setState(c *Case, h *heap.Heap) {
 			c.State = 0
 			return
 		}
-		c.State += b.Size
+		if st := f.in.Trace.Stack(b.Stack); st != nil && makesState(st) {
+			c.State += b.Size
+		}
 	}
 }
 
@@ -77,13 +98,24 @@ func (f *follower) has(c *Case, b *heap.Block) bool {
 	return b.PID == c.PID && b.Device == c.Device && b.Layer == c.layer() && (!c.Async || f.async.owns(b.PID, b.Stack, b.Call))
 }
 
-// setGrown finds what the step of the failure has allocated and kept, which no comparison of steps shows: an evaluation behind the last
-// step, say, that keeps its results. Site is empty where no line stands out.
+// setGrown finds what the step of the failure has allocated and kept, which no comparison of steps shows: an evaluation after the last
+// step, say, that keeps its results. Without steps it finds what one line has put there. Site is empty where no line stands out.
 func (f *follower) setGrown(c *Case, h *heap.Heap) {
-	from, _, ok := f.in.Steps.Span(c.Step)
-	if !ok || c.Healthy == event.Unknown || c.Torch.Allocated == event.Unknown {
+	t := f.totals[accountKey{c.PID, c.Device}]
+	if t == nil || c.Torch.Allocated == event.Unknown {
 		return
 	}
+	if from, _, ok := f.in.Steps.Span(c.Step); ok && c.Step > 0 && c.Healthy != event.Unknown {
+		c.setLargestGrowth(f.bySite(c, h, from))
+		return
+	}
+	if keeps := t.freed.Bytes <= t.made.Bytes/fillFrees; keeps && c.State == 0 && !c.hasEarlier() {
+		c.setFill(f.bySite(c, h, 0))
+	}
+}
+
+// bySite sums up the live blocks that were made since a time, by line.
+func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 	sites, places := map[string]*Growth{}, map[event.StackID]bool{}
 	for b := range h.Blocks() {
 		if !f.has(c, &b) || b.Time < from {
@@ -92,7 +124,7 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 		name := f.in.Trace.SiteName(&b)
 		g := sites[name]
 		if g == nil {
-			g = &Growth{Site: name, Holder: view.NoHolder}
+			g = &Growth{Site: name, Holder: view.NoHolder, Phase: f.in.Trace.Phase(b.Stack)}
 			sites[name] = g
 		}
 		g.Count = g.Plus(heap.CountOf(b.Size, b.Requested))
@@ -105,12 +137,41 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	for _, g := range sites {
 		rows = append(rows, *g)
 	}
-	c.setLargestGrowth(rows)
+	return rows
+}
+
+func sortGrowth(rows []Growth) {
+	sorts.Func(rows, func(x, y Growth) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site)) })
+}
+
+// A line fills the device if it is that of the request or has put as many blocks there as a line that stands out, half of what is allocated
+// together with the other lines of its file, and no more than one part in fillFrees of all that was made was freed.
+const fillFrees = 4
+
+// setFill takes the largest line, if it is one that fills the device.
+func (c *Case) setFill(rows []Growth) {
+	if sortGrowth(rows); len(rows) == 0 {
+		return
+	}
+	g := rows[0]
+	if g.Objects < grownBlocks || g.Bytes < c.Torch.Allocated/grownShare {
+		return
+	}
+	c.Fill = g
+	c.hold(&c.Fill)
+}
+
+// hold names the holder of most blocks of a line.
+func (c *Case) hold(g *Growth) {
+	for i := range c.Top {
+		if t := &c.Top[i]; t.Site == g.Site && t.Holder != view.NoHolder && t.Bytes > g.Held {
+			g.Holder, g.Held = t.Holder, t.Bytes
+		}
+	}
 }
 
 func (c *Case) setLargestGrowth(rows []Growth) {
-	sorts.Func(rows, func(x, y Growth) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site)) })
-	if len(rows) == 0 {
+	if sortGrowth(rows); len(rows) == 0 {
 		return
 	}
 	var own uint64
@@ -121,9 +182,56 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > c.Healthy+c.Healthy/grownBeyond {
 		c.Grown = g
 	}
-	for i := range c.Top {
-		if t := &c.Top[i]; t.Site == c.Grown.Site && t.Holder != view.NoHolder && t.Bytes > c.Grown.Held {
-			c.Grown.Holder, c.Grown.Held = t.Holder, t.Bytes
+	c.hold(&c.Grown)
+}
+
+// setFindings takes over what grows, with what of it was there when the request failed, and by how much the memory between steps had risen.
+func (f *follower) setFindings(c *Case, h *heap.Heap) {
+	if f.in.Leaks == nil {
+		return
+	}
+	t, now := f.totals[accountKey{c.PID, c.Device}], uint64(0)
+	for _, found := range f.in.Leaks.Findings {
+		switch {
+		case found.Device != c.Device:
+		case found.Layer == event.LayerDevice && !c.Async:
+			c.Outside = append(c.Outside, found)
+		case found.Layer != c.layer() || t == nil || !f.knowsSteps(t):
+		default:
+			if now += f.setGrownBy(c, &found, h); found.LiveBytes > 0 {
+				c.Findings = append(c.Findings, found)
+			}
 		}
 	}
+	if len(c.Findings) == 0 || c.floor == event.Unknown {
+		return
+	}
+	first := t.steps[0].floor
+	for i := range t.steps {
+		if t.steps[i].Step <= max(1, c.Findings[0].First) {
+			first = t.steps[i].floor
+		}
+	}
+	c.net = c.floor - min(c.floor, first) + now
+}
+
+// setGrownBy sets what of a finding was there when a request failed. It returns the bytes of the step of the failure.
+func (f *follower) setGrownBy(c *Case, found *leaks.Finding, h *heap.Heap) (now uint64) {
+	if len(found.Stacks) == 0 {
+		return 0
+	}
+	from, _, _ := f.in.Steps.Span(found.First)
+	this, _, _ := f.in.Steps.Span(c.Step)
+	var sum heap.Count
+	for b := range h.Blocks() {
+		if b.Time >= from && f.has(c, &b) && slices.Contains(found.Stacks, b.Stack) {
+			if sum = sum.Plus(heap.CountOf(b.Size, b.Requested)); b.Time >= this {
+				now += b.Size
+			}
+		}
+	}
+	if sum.Bytes < found.LiveBytes {
+		found.LiveBytes, found.LiveBlocks = sum.Bytes, sum.Objects
+	}
+	return now
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -22,17 +23,21 @@ import (
 // Decision is why a request failed, in a word.
 type Decision string
 
-// The decisions, by the first that is proved; docs/oom.md has the rule of each.
+// The decisions; docs/oom.md says when each is taken.
 const (
-	AbsurdRequest  Decision = "absurd_request"  // it is larger than the device
+	AbsurdRequest  Decision = "absurd_request"  // no device, or not this one, could serve it
 	DriverError    Decision = "driver_error"    // the driver refused it, and PyTorch did not report it
 	Leak           Decision = "leak"            // what grows from step to step takes the place
+	LargerStep     Decision = "larger_step"     // a cause only: the step needs more than those before, which is Full
 	Fragmentation  Decision = "fragmentation"   // the memory is free, in pieces that are too small
 	PrivatePool    Decision = "private_pool"    // the memory is free, in a pool or of a stream that the request may not use
 	Limit          Decision = "limit"           // the program's own limit, not the device's
 	OtherProcess   Decision = "other_process"   // others have the memory
 	OutsidePyTorch Decision = "outside_pytorch" // the process has it, beside PyTorch's allocator
-	Full           Decision = "full"            // none of these
+	PendingFrees   Decision = "pending_frees"   // it was freed and waits for another stream
+	Cached         Decision = "cached"          // PyTorch keeps it unused, and the request is not PyTorch's
+	Loading        Decision = "loading"         // a loop that loads or fills has put it there, before there were steps
+	Full           Decision = "full"            // too much is asked for: by this step, or nothing suffices alone
 )
 
 // Answer is whether something is so, as far as it is known.
@@ -52,8 +57,9 @@ type Input struct {
 	Leaks *leaks.Report // nil: not judged
 	// Readings are what the driver and the process's memory said while the trace was made, by time.
 	Readings []figures.Reading
-	// Ended says that the process ended with the trace: who did not go on then never did.
+	// Ended says that the process ended with the trace, and Exit with which status; nil: that is not known.
 	Ended bool
+	Exit  *int
 	// Library has prefixes of Python files that are not the program's own.
 	Library []string
 }
@@ -85,6 +91,7 @@ type Case struct {
 	Call     string // of a driver error, the function that failed
 	Reported bool   // by PyTorch
 	Caught   Answer // the program went on
+	Exit     *int   // its exit status, if it ended without asking for memory again; nil: it did ask, or that is not known
 	// Async: PyTorch's backend is cudaMallocAsync, which reports nothing. Blocks are the driver's then, Torch is their sum as the program asked
 	// for them, and what the driver's pool keeps beside them is in Context.
 	Async bool
@@ -101,13 +108,14 @@ type Case struct {
 	Other  heap.Count // all of Owners
 
 	// The device, by the reading nearest to the failure. Context is what the driver counts for the process beyond Torch and Other.
-	Context uint64
-	Total   uint64
-	Others  uint64 // of other processes
-	By      []figures.ProcessUse
-	Rest    uint64 // in use by no process that the driver lists, such as the driver's own; Unknown
-	Free    uint64 // Total less all use, at the failing call
-	Read    uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
+	Context  uint64
+	Total    uint64
+	Others   uint64 // of other processes
+	By       []figures.ProcessUse
+	Returned uint64 // of Others, the least that they have returned between the failure and the reading; 0: nothing is known to be
+	Rest     uint64 // in use by no process that the driver lists, such as the driver's own; Unknown
+	Free     uint64 // Total less all use, at the failing call
+	Read     uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
 
 	Limit      uint64 // of the program's own, bytes of segments; Unknown: it has none, or it is not known
 	LimitBelow uint64 // where only bounds of it are known: it is at least Limit and less than this; 0: Limit is exact
@@ -127,24 +135,59 @@ type Case struct {
 	Findings []leaks.Finding
 	Outside  []leaks.Finding // of device memory outside PyTorch
 
-	Grown    Growth // within the step of the failure; Site is empty: no line stands out
-	State    uint64 // what the optimizer has allocated in its first step, where the request failed in that; 0: it did not
+	Grown   Growth // within the step of the failure; Site is empty: no line stands out
+	Fill    Growth // what one line has put there before any step, with next to nothing freed; Site is empty: none has
+	State   uint64 // what the optimizer has allocated in its first step, where the request failed in that; 0: it did not
+	Need    uint64 // how much more had to be free; Unknown
+	Follows uint64 // how much more earlier steps needed after this request than with it; Unknown: none has made it
+
+	// Causes are what takes memory, each judged by itself: those without which alone the request would have fitted first, in order of how far they
+	// are beyond what is usual. Decision is the first of them, else Full, and Also are the others that suffice alone.
+	Causes   []Cause
 	Decision Decision
-	Also     []Decision // of a Leak: what holds besides
-	Need     uint64     // how much more had to be free; Unknown
-	Replay   *Replay    // of a Fragmentation: whether expandable segments would have helped; nil: that is not known
+	Larger   bool // Full is by LargerStep
+	Also     []Decision
+	Replay   *Replay // whether expandable segments would have helped; nil: that is not known
 
 	asks   bool     // what the allocator asks the driver for is known
 	limits []uint64 // what can be the program's own limit, bytes
+	usual
 }
 
-// Replay is what became of the requests with expandable segments.
+// usual is what earlier steps show. Sizes are bytes; event.Unknown: it was not observed.
+type usual struct {
+	floor       uint64 // allocated when the step of the failure began
+	rise        uint64 // the most that an earlier step has added to what there was when it began
+	net         uint64 // by how much floor is above that of the first step
+	idle        uint64 // reserved and not allocated at the peak of an earlier step: the least
+	kept        uint64 // of what is free in other pools, what was free there when the step began
+	usualOther  uint64 // outside PyTorch when an earlier step began: the least
+	usualOthers uint64 // of other processes, by readings before the failure: the one in the middle
+}
+
+func unknownUsual() usual {
+	const u = event.Unknown
+	return usual{u, u, u, u, u, u, u}
+}
+
+// Replay is what became of the request, and of what follows it, with expandable segments.
 type Replay struct {
-	Recorded bool   // they were on when it was recorded: nothing was replayed
+	Recorded bool // they were on when it was recorded: nothing was replayed
+	Outcome  Outcome
 	Step     int    // of the first request that fails; 0: before the first, or there are no steps
-	Site     string // of that; empty: the request of the case and all before it are satisfied
+	Site     string // of that; empty: none fails
 	Exact    bool   // under the recorded settings the replay reserves what PyTorch did, at each event
 }
+
+// Outcome is how a replay ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Fits     Outcome = "fits"     // the request and all that followed it in earlier steps
+	FitsOnce Outcome = "fits_now" // the request; what follows it is not known
+	Fails    Outcome = "fails"
+)
 
 // StepPeak is the largest allocated total of a step, bytes.
 type StepPeak struct {
@@ -198,14 +241,35 @@ func (c *Case) LargestParts(n int) []Part {
 
 // PoolFree is the free memory of a pool: what one request could be given is of one pool and stream.
 type PoolFree struct {
-	Small     bool   // of blocks up to 1 MiB
-	Private   bool   // it is a CUDA graph's or MemPool's; false also where that is not known
+	Small     bool // of blocks up to 1 MiB
+	Private   bool // it is a CUDA graph's or MemPool's; false also where that is not known
+	Owner     PoolOwner
 	Stream    uint64 // raw handle; event.Unknown
 	Request   bool   // it is that of the request
 	Reserved  uint64
 	Free      uint64 // inactive splits and free segments
 	FreeWhole uint64 // of Free, segments without a block
 	Largest   uint64
+}
+
+// PoolOwner is what a private pool was made for.
+type PoolOwner string
+
+// The owners, by the pool's id, of which CUDA graphs have the first number and what the program has made the second (MempoolId_t of
+// c10/core/Allocator.h). Empty: it is not known, or the pool is not private.
+const (
+	GraphPool   PoolOwner = "cuda_graph"
+	ProgramPool PoolOwner = "mem_pool" // a MemPool, or a torch.cuda.graph_pool_handle()
+)
+
+func ownerOf(p *fragments.Pool) PoolOwner {
+	switch {
+	case !p.IsPrivate(), p.ID == fragments.Private:
+		return ""
+	case p.ID[0] != 0:
+		return GraphPool
+	}
+	return ProgramPool
 }
 
 // Pin is a segment that cannot be returned, and the blocks in it.

@@ -143,6 +143,18 @@ func (c *Case) setUse() {
 	if used <= c.Total {
 		c.Free = c.Total - used
 	}
+	c.setReturned()
+}
+
+// setReturned concludes from a refusal that others had more than the reading says, which was made after the failure: they have returned it since. The
+// driver refuses nothing that it has.
+func (c *Case) setReturned() {
+	const room = 64 << 20 // that a driver keeps, and what a reading can be wrong by
+	if c.Tries == 0 || c.Asked == event.Unknown || c.Free == event.Unknown || c.Read < c.Time || c.Free < c.Asked+room {
+		return
+	}
+	c.Returned = c.Free - c.Asked
+	c.Others, c.Free = c.Others+c.Returned, event.Unknown
 }
 
 // name sets the holders of the live blocks, by the reading that was made for the failure, else by the last one before.

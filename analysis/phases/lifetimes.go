@@ -62,8 +62,23 @@ type now struct{ turn, visit uint64 }
 type Lifetimes struct {
 	c         *Classifier
 	processes map[uint32]*process
-	last      *process                           // that of the last event; nil: there was none
-	finished  map[event.StackID]*tally[Category] // what the allocations of a stack were for that were freed
+	last      *process // that of the last event; nil: there was none
+	stacks    map[event.StackID]*fate
+}
+
+// fate is what became of the allocations of one stack.
+type fate struct {
+	made  uint64
+	freed tally[Category] // what they were for
+}
+
+func (l *Lifetimes) fate(stack event.StackID) *fate {
+	f := l.stacks[stack]
+	if f == nil {
+		f = &fate{}
+		l.stacks[stack] = f
+	}
+	return f
 }
 
 // process is what one process does now.
@@ -73,6 +88,8 @@ type process struct {
 	turn    uint64
 	threads map[uint32]*thread
 	last    *thread // of the last event; nil: there was none
+	// failed: a request was refused, and none was made since. What is freed then is freed by the exception, or because the program ends.
+	failed bool
 }
 
 // thread is what one of its threads does now.
@@ -105,7 +122,7 @@ func (p *process) thread(tid uint32) *thread {
 
 // Follow begins to follow a stream of events.
 func (c *Classifier) Follow() *Lifetimes {
-	return &Lifetimes{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]*tally[Category]{}}
+	return &Lifetimes{c: c, processes: map[uint32]*process{}, stacks: map[event.StackID]*fate{}}
 }
 
 func (l *Lifetimes) process(pid uint32) *process {
@@ -123,10 +140,17 @@ func (l *Lifetimes) process(pid uint32) *process {
 
 // See takes the next event, before it is applied.
 func (l *Lifetimes) See(e *event.Event) {
-	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch {
+	if e.Layer != event.LayerTorch {
+		return
+	}
+	if e.Kind == event.KindOutOfMemory {
+		l.process(e.PID).failed = true
+	}
+	if e.Kind != event.KindAlloc {
 		return
 	}
 	p, phase := l.process(e.PID), l.c.Of(e.Stack).Phase
+	p.failed = false
 	t := p.thread(e.TID)
 	if t == nil {
 		t = &thread{tid: e.TID}
@@ -147,37 +171,40 @@ func (l *Lifetimes) Start(pid, tid uint32, stack event.StackID, made bool) Start
 	out := Start{Result: l.c.Of(stack), PID: pid, TID: tid, Stack: stack}
 	if made {
 		out.at = l.process(pid).now(tid)
+		if stack != 0 {
+			l.fate(stack).made++
+		}
 	}
 	return out
 }
 
-// Freed is what an allocation was for that a thread frees now; tid 0: it is not known which.
+// Freed is what an allocation was for that a thread frees now; tid 0: it is not known which. After a request was refused it is what it was for
+// when it was refused.
 func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
+	if l.process(s.PID).failed {
+		return l.InUse(s)
+	}
 	out := l.c.keptFor(s)
 	if tid != 0 && tid == s.TID && s.at == l.process(s.PID).now(tid) && s.at.turn != 0 && s.Category != Workspace {
 		out = Temporary
 	}
 	if s.Stack != 0 {
-		all := l.finished[s.Stack]
-		if all == nil {
-			all = &tally[Category]{}
-			l.finished[s.Stack] = all
-		}
-		all.add(out, 1)
+		l.fate(s.Stack).freed.add(out, 1)
 	}
 	return out
 }
 
 // InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others of its
-// stack were for; NoCategory where they differ, or there are none.
+// stack were for; NoCategory where they differ, or there are none. It is not temporary where most others of its stack are in use.
 func (l *Lifetimes) InUse(s *Start) Category {
 	if s.at != l.process(s.PID).now(s.TID) || s.Category == Workspace {
 		return l.c.keptFor(s)
 	}
-	if all := l.finished[s.Stack]; all != nil && len(*all) == 1 {
-		return (*all)[0].key
+	f := l.stacks[s.Stack]
+	if f == nil || len(f.freed) != 1 || f.freed[0].key == Temporary && f.made > 2*f.freed[0].n {
+		return NoCategory
 	}
-	return NoCategory
+	return f.freed[0].key
 }
 
 // keptFor is what an allocation is for that is in use beyond its phase.

@@ -98,6 +98,34 @@ func TestRunningPhase(t *testing.T) {
 	require.Equal(t, NoCategory, s.InUse(running), "they differ")
 }
 
+// TestFailedPhase: what the exception frees after a request was refused is not temporary, and what it frees teaches nothing.
+func TestFailedPhase(t *testing.T) {
+	s := newStream()
+	s.alloc(setupStack)
+	kept, other := s.alloc(forwardStack), s.alloc(forwardStack)
+	s.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, PID: 1, TID: mainThread})
+	require.Equal(t, NoCategory, s.Freed(kept, mainThread))
+	require.Equal(t, NoCategory, s.InUse(other))
+	next := s.alloc(forwardStack)
+	require.Equal(t, Temporary, s.Freed(next, mainThread), "the program goes on")
+}
+
+// TestFewFreed: a line most of whose blocks stay has no temporaries.
+func TestFewFreed(t *testing.T) {
+	s := newStream()
+	s.alloc(setupStack)
+	for range 4 {
+		s.alloc(forwardStack)
+	}
+	last := s.alloc(forwardStack)
+	require.Equal(t, Temporary, s.Freed(s.alloc(forwardStack), mainThread))
+	require.Equal(t, NoCategory, s.InUse(last))
+	for range 5 {
+		s.Freed(s.alloc(forwardStack), mainThread)
+	}
+	require.Equal(t, Temporary, s.InUse(last))
+}
+
 // TestUnseenStart: an allocation that was not seen is in use beyond its phase, and a free by an unknown thread is in no phase.
 func TestUnseenStart(t *testing.T) {
 	s := newStream()

@@ -57,13 +57,13 @@ func TestTemporaryBounds(t *testing.T) {
 	require.Equal(t, Workspace, s.Freed(w, autogradThread))
 	require.Equal(t, Workspace, s.InUse(w))
 
-	all := *s.finished[forwardStack]
+	all := s.stacks[forwardStack].freed
 	require.Len(t, all, 1)
 	require.EqualValues(t, 2, all[0].n)
-	require.Nil(t, s.finished[0])
+	require.Nil(t, s.stacks[0])
 	unknown := s.Start(1, mainThread, 0, true)
 	s.Freed(&unknown, mainThread)
-	require.Nil(t, s.finished[0], "without a stack nothing is learned")
+	require.Nil(t, s.stacks[0], "without a stack nothing is learned")
 }
 
 // TestKept: what memory is for that is in use beyond its phase.

@@ -7,7 +7,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap"
 )
 
 // Ask says what is asked of a recording.
@@ -104,7 +103,7 @@ func (s *Stream) report(t *view.Trace, table *steps.Table, ask *Ask, k Known) Re
 		row := Row{Result: s.Run(&x, &Options{Outside: r.Outside})}
 		if f := row.Failed; f != nil {
 			row.Step, row.Phase = table.At(f.Time), t.Phase(f.Stack)
-			row.Site = t.SiteName(&heap.Block{PID: s.PID, Layer: event.LayerTorch, Device: s.Device, Stack: f.Stack})
+			row.Site = s.Line(t, f.Stack)
 		}
 		r.Rows = append(r.Rows, row)
 	}

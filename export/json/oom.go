@@ -54,6 +54,11 @@ type oomCase struct {
 	Flushed      uint64        `json:"flushed_bytes"`
 	Decision     oom.Decision  `json:"decision"`
 	Text         string        `json:"decision_text"`
+	Causes       []oomCause    `json:"causes"`
+	Need         figures.Bytes `json:"missing_bytes"`
+	Follows      figures.Bytes `json:"follows_bytes"`
+	Replay       *oomReplay    `json:"expandable_segments"`
+	ExitStatus   *int          `json:"exit_status"`
 	Caught       *bool         `json:"caught"`
 	Allocated    figures.Bytes `json:"allocated"`
 	Reserved     figures.Bytes `json:"reserved"`
@@ -82,6 +87,21 @@ type oomCase struct {
 	Top          []oomHolding  `json:"top"`
 }
 
+// oomCause is a cause with what would have been without it; null where it is not known.
+type oomCause struct {
+	Decision oom.Decision  `json:"cause"`
+	Bytes    figures.Bytes `json:"bytes"`
+	Usual    figures.Bytes `json:"usual_bytes"`
+	Alone    *bool         `json:"suffices_alone"`
+}
+
+type oomReplay struct {
+	Recorded bool    `json:"recorded"`
+	Outcome  string  `json:"outcome"`
+	Site     *string `json:"site"`
+	Exact    bool    `json:"exact"`
+}
+
 type oomOwner struct {
 	Name  string `json:"name"`
 	Bytes uint64 `json:"bytes"`
@@ -95,6 +115,7 @@ type oomProcess struct {
 type oomPool struct {
 	Small    bool          `json:"small"`
 	Private  bool          `json:"private"`
+	Owner    oom.PoolOwner `json:"owner"`
 	Stream   figures.Bytes `json:"stream"`
 	Request  bool          `json:"of_request"`
 	Reserved uint64        `json:"reserved"`
@@ -154,6 +175,7 @@ func oomCaseOf(c *oom.Case, in *OOMInput) oomCase {
 		DeviceFree: figures.Bytes(c.Free), Others: figures.Bytes(c.Others), Rest: figures.Bytes(c.Rest), OthersBy: []oomProcess{}, LargestFree: figures.Bytes(c.Largest),
 		FreePieces: figures.Bytes(c.Pieces), Pools: []oomPool{}, Pins: []oomPin{}, Healthy: figures.Bytes(c.Healthy), Steps: []oomStep{},
 		Before60: figures.Bytes(c.Before60), Categories: []oomSum{}, Top: oomHoldings(c.Top),
+		Causes: []oomCause{}, Need: figures.Bytes(c.Need), Follows: figures.Bytes(c.Follows), ExitStatus: c.Exit,
 	}
 	if c.Phase != phases.Unknown {
 		out.Phase = textOrNull(string(c.Phase))
@@ -165,10 +187,7 @@ func oomCaseOf(c *oom.Case, in *OOMInput) oomCase {
 		at = at.UTC()
 		out.Time = &at
 	}
-	if c.Caught != oom.Unknown {
-		caught := c.Caught == oom.Yes
-		out.Caught = &caught
-	}
+	out.Caught = oomAnswer(c.Caught)
 	if c.HeldAt != 0 {
 		out.HoldersAt = &c.HeldAt
 	}
@@ -182,7 +201,23 @@ func oomCaseOf(c *oom.Case, in *OOMInput) oomCase {
 	return out
 }
 
+// oomAnswer is nil for what is not known.
+func oomAnswer(a oom.Answer) *bool {
+	if a == oom.Unknown {
+		return nil
+	}
+	yes := a == oom.Yes
+	return &yes
+}
+
 func (out *oomCase) addLists(c *oom.Case) {
+	for i := range c.Causes {
+		x := &c.Causes[i]
+		out.Causes = append(out.Causes, oomCause{x.Decision, figures.Bytes(x.Bytes), figures.Bytes(x.Usual), oomAnswer(x.Alone)})
+	}
+	if r := c.Replay; r != nil {
+		out.Replay = &oomReplay{r.Recorded, string(r.Outcome), textOrNull(r.Site), r.Exact}
+	}
 	for i := range c.Owners {
 		out.Owners = append(out.Owners, oomOwner{c.Owners[i].Name, c.Owners[i].Bytes})
 	}
@@ -191,7 +226,7 @@ func (out *oomCase) addLists(c *oom.Case) {
 	}
 	for i := range c.Pools {
 		p := &c.Pools[i]
-		out.Pools = append(out.Pools, oomPool{p.Small, p.Private, figures.Bytes(p.Stream), p.Request, p.Reserved, p.Free, p.Largest})
+		out.Pools = append(out.Pools, oomPool{p.Small, p.Private, p.Owner, figures.Bytes(p.Stream), p.Request, p.Reserved, p.Free, p.Largest})
 	}
 	for i := range c.Pins {
 		p := &c.Pins[i]

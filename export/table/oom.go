@@ -23,9 +23,10 @@ import (
 // OOMInput is what OOM prints.
 type OOMInput struct {
 	Report *oom.Report
-	Began  uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
-	Top    int    // rows of live blocks; 0: 5
-	Width  int    // of the screen, characters; 0: it is not known
+	Why    func(*oom.Case) string // the decision in a sentence
+	Began  uint64                 // of the recording, CLOCK_BOOTTIME nanoseconds
+	Top    int                    // rows of live blocks; 0: 5
+	Width  int                    // of the screen, characters; 0: it is not known
 }
 
 // shownOOM is how many rows of live blocks are printed.
@@ -48,7 +49,7 @@ func OOM(w io.Writer, in *OOMInput) error {
 		if n := last - i; n > 0 {
 			c := &cases[last]
 			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them", Plural(uint64(n), "failure"), since(c.Time, in.Began),
-				caughtText(c.Caught)))
+				caughtText(c)))
 		}
 		i = last + 1
 	}
@@ -96,23 +97,25 @@ func OOMHead(c *oom.Case, began uint64) string {
 	if c.Phase != phases.Unknown && c.Phase != phases.Other {
 		at = append(at, string(c.Phase))
 	}
-	return fmt.Sprintf("OUT OF MEMORY  pid %d %s at %s%s", c.PID, c.Device, strings.Join(at, ", "), caughtText(c.Caught))
+	return fmt.Sprintf("OUT OF MEMORY  pid %d %s at %s%s", c.PID, c.Device, strings.Join(at, ", "), caughtText(c))
 }
 
-func caughtText(a oom.Answer) string {
-	switch a {
-	case oom.Yes:
+func caughtText(c *oom.Case) string {
+	switch {
+	case c.Exit != nil && c.Caught == oom.Yes:
+		return ": caught, the program ended by itself with status 0"
+	case c.Caught == oom.Yes:
 		return ": caught, the program went on"
-	case oom.No:
+	case c.Caught == oom.No:
 		return ""
 	}
-	return "; the recording ends before it is known whether the program goes on"
+	return "; it is not known whether the program caught it"
 }
 
 func (p *printer) oomCase(c *oom.Case, in *OOMInput) {
 	p.oomHead(c, in.Began)
 	p.leakField("asked", askedText(c))
-	p.leakField("why", OOMText(c))
+	p.leakField("why", in.Why(c))
 	p.leakField("torch", torchText(c))
 	p.leakField("device", OOMDevice(c, in.Began))
 	p.leakField("free", freeText(c))
@@ -201,7 +204,7 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		parts = append(parts, "untracked "+Bytes(c.Context))
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
-	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c))
+	parts = append(parts, "context "+Bytes(c.Context), "other processes "+OOMOthers(c))
 	if c.Rest > 0 && c.Rest != event.Unknown {
 		parts = append(parts, "no process "+Bytes(c.Rest))
 	}
@@ -217,8 +220,8 @@ func OOMDevice(c *oom.Case, began uint64) string {
 	return text
 }
 
-// othersText names the largest of the other processes.
-func othersText(c *oom.Case) string {
+// OOMOthers names the largest of the other processes.
+func OOMOthers(c *oom.Case) string {
 	const named = 3
 	all := slices.SortedFunc(slices.Values(c.By), func(a, b figures.ProcessUse) int { return cmp.Compare(b.Used, a.Used) })
 	var by []string
@@ -227,6 +230,9 @@ func othersText(c *oom.Case) string {
 	}
 	if more := len(all) - len(by); more > 0 {
 		by = append(by, fmt.Sprintf("%d more", more))
+	}
+	if c.Returned > 0 {
+		return fmt.Sprintf("at least %s (%s)", Bytes(c.Others), strings.Join(append(by, Bytes(c.Returned)+" returned since"), ", "))
 	}
 	if len(by) == 0 {
 		return Bytes(c.Others)
@@ -247,7 +253,7 @@ func freeText(c *oom.Case) string {
 	var parts []string
 	for i := range c.Pools {
 		if q := &c.Pools[i]; q.Free > 0 {
-			parts = append(parts, fmt.Sprintf("%s in %s, largest %s", Bytes(q.Free), oomPoolText(q), Bytes(q.Largest)))
+			parts = append(parts, fmt.Sprintf("%s in %s, largest %s", Bytes(q.Free), OOMPool(q), Bytes(q.Largest)))
 		}
 	}
 	if parts == nil {
@@ -256,13 +262,19 @@ func freeText(c *oom.Case) string {
 	return strings.Join(parts, "; ")
 }
 
-func oomPoolText(p *oom.PoolFree) string {
+// OOMPool names a pool.
+func OOMPool(p *oom.PoolFree) string {
 	name := "the large pool"
 	if p.Small {
 		name = "the small pool"
 	}
-	if p.Private {
-		name = "private pools"
+	switch {
+	case p.Owner == oom.GraphPool:
+		name = "the pools of CUDA graphs"
+	case p.Owner == oom.ProgramPool:
+		name = "a MemPool, or a pool that CUDA graphs share"
+	case p.Private:
+		name = "private pools (MemPool or CUDA graph)"
 	}
 	if p.Stream != event.Unknown && p.Stream != 0 {
 		name += fmt.Sprintf(" of stream %#x", p.Stream)
@@ -297,159 +309,4 @@ func courseText(c *oom.Case) string {
 		return "no step and less than 60 s before"
 	}
 	return strings.Join(parts, "; ")
-}
-
-// OOMText is why a request failed, in a sentence.
-func OOMText(c *oom.Case) string {
-	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), Bytes(c.Requested))
-	switch c.Decision {
-	case oom.DriverError:
-		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s%s", asked, cmp.Or(c.Call, "a call"), roomText(c), alsoText(c))
-	case oom.AbsurdRequest:
-		if c.Device.Type.MPS() {
-			return fmt.Sprintf("a request larger than all that PyTorch may have: %s, %s", asked, watermarkText(c))
-		}
-		return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, Bytes(c.Total))
-	case oom.Leak:
-		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated%s", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated), alsoText(c))
-	case oom.Fragmentation:
-		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s%s", asked, Bytes(c.Pieces), Bytes(c.Largest), roomText(c), replayText(c.Replay))
-	case oom.PrivatePool:
-		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, Bytes(c.InOtherPools()), oomPoolText(c.OtherPool()), roomText(c))
-	case oom.Limit:
-		return limitText(c, asked)
-	case oom.OtherProcess:
-		return fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, othersText(c), Bytes(c.Total))
-	case oom.OutsidePyTorch:
-		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s%s%s", asked, Bytes(c.Other.Bytes), ownersText(c), moreInside(c), alsoText(c))
-	}
-	return fullText(c, asked)
-}
-
-// moreInside says what PyTorch has where that is more than what is outside of it.
-func moreInside(c *oom.Case) string {
-	if c.Torch.Allocated == event.Unknown || c.Torch.Allocated <= c.Other.Bytes {
-		return ""
-	}
-	return fmt.Sprintf(". PyTorch has more: %s allocated (%s)", Bytes(c.Torch.Allocated), partsText(c))
-}
-
-// partsText is the two largest parts of what PyTorch has allocated.
-func partsText(c *oom.Case) string {
-	var by []string
-	for _, part := range c.LargestParts(2) {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(cmp.Or(CategoryText(part.Category), part.Site)), Bytes(part.Bytes)))
-	}
-	return strings.Join(by, ", ")
-}
-
-// alsoText is what takes the place besides a leak, and what grows outside of PyTorch.
-func alsoText(c *oom.Case) (out string) {
-	for _, d := range c.Also {
-		also := *c
-		also.Decision = d
-		also.Also, also.Outside = nil, nil
-		out += ". Besides, " + OOMText(&also)
-	}
-	for i := range c.Outside[:min(1, len(c.Outside))] {
-		out += ". Outside of PyTorch " + LeakText(&c.Outside[i])
-	}
-	return out
-}
-
-// replayText says whether expandable segments would have helped.
-func replayText(r *oom.Replay) string {
-	if r == nil {
-		return ""
-	}
-	sure := ", by a replay"
-	if !r.Exact {
-		sure = ", by a replay that is an estimate"
-	}
-	switch {
-	case r.Recorded:
-		return ". Expandable segments are on"
-	case r.Site == "":
-		return ". With expandable_segments:True it would not have failed" + sure
-	case r.Step > 0:
-		return fmt.Sprintf(". With expandable_segments:True %s fails in step %d%s", words.Line(r.Site), r.Step, sure)
-	}
-	return fmt.Sprintf(". With expandable_segments:True %s fails%s", words.Line(r.Site), sure)
-}
-
-func it(n int) string {
-	if n == 1 {
-		return "it"
-	}
-	return fmt.Sprintf("all %d that grow", n)
-}
-
-func ownersText(c *oom.Case) string {
-	var by []string
-	for i := range c.Owners[:min(2, len(c.Owners))] {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(c.Owners[i].Name), Bytes(c.Owners[i].Bytes)))
-	}
-	return strings.Join(by, ", ")
-}
-
-// roomText says how much the device had free, if that is known.
-func roomText(c *oom.Case) string {
-	if c.Device.Type.MPS() {
-		return "the memory is shared with the processor"
-	}
-	if c.Free == event.Unknown {
-		return "how much of the device was free is not known"
-	}
-	return fmt.Sprintf("%s of the device were free", Bytes(c.Free))
-}
-
-func limitText(c *oom.Case, asked string) string {
-	limit := Bytes(c.Limit)
-	if c.LimitBelow != 0 {
-		limit = fmt.Sprintf("at least %s and less than %s", Bytes(c.Limit), Bytes(c.LimitBelow))
-	}
-	if c.Device.Type.MPS() {
-		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, Bytes(c.OnMPS()), watermarkText(c))
-	}
-	return fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s; it did not ask the driver. %s", asked, Bytes(c.Torch.Reserved), limit, roomText(c))
-}
-
-// watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
-func watermarkText(c *oom.Case) string {
-	const name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
-	switch {
-	case c.Limit == event.Unknown:
-		return "how much it may have is not known"
-	case c.LimitBelow != 0:
-		return fmt.Sprintf("may have at least %s and less than %s (%s, or set_per_process_memory_fraction)", Bytes(c.Limit), Bytes(c.LimitBelow), name)
-	case c.Total == event.Unknown || c.Total == 0:
-		return "may have " + Bytes(c.Limit)
-	}
-	return fmt.Sprintf("may have %s: %.3g (%s) x %s (recommendedMaxWorkingSetSize)", Bytes(c.Limit), float64(c.Limit)/float64(c.Total), name, Bytes(c.Total))
-}
-
-func fullText(c *oom.Case, asked string) string {
-	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), partsText(c))
-	if !c.Async {
-		text += fmt.Sprintf(" and %s reserved", Bytes(c.Torch.Reserved))
-	}
-	text += "; " + roomText(c)
-	if free, largest := c.FreePrivate(); free > c.Torch.Reserved/20 {
-		text += fmt.Sprintf(". Private pools keep %s free, in pieces of at most %s", Bytes(free), Bytes(largest))
-	}
-	if c.Healthy != event.Unknown {
-		text += fmt.Sprintf(". The steps before peaked at %s", Bytes(c.Healthy))
-	}
-	if c.State > 0 {
-		text += fmt.Sprintf(". The optimizer was making its state, of which %s are there", Bytes(c.State))
-	} else if g := &c.Grown; g.Site != "" {
-		text += fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), Plural(g.Objects, "block"), Bytes(g.Bytes))
-		if g.Holder != view.NoHolder {
-			text += fmt.Sprintf("; %s of it are held by %s", Bytes(g.Held), words.Line(g.Holder))
-		}
-		if advice := c.Advice(); advice != "" {
-			text += ". " + advice
-		}
-	}
-	return text
 }

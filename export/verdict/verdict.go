@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/why"
 )
 
 // Words of the verdicts, as people see them.
@@ -112,7 +113,7 @@ func OfJob(j *answer.Job) (out []Text) {
 func outOfMemory(a *answer.Answer) *Text {
 	return &Text{
 		Word: OutOfMemory, Text: strings.TrimPrefix(table.OOMHead(a.Case, a.Start), OutOfMemory+"  "),
-		Notes: []Note{{"why", table.OOMText(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
+		Notes: []Note{{"why", why.Text(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
 	}
 }
 

@@ -148,7 +148,8 @@ func (l *live) warn(err error) { l.options.Observer.Warning(err) }
 // arrive makes a target of a process that is traced.
 func (l *live) arrive(t traced) {
 	n := &target{inspector: newInspector(l.ctx, t.Process(), l.driver), source: l, traced: t}
-	n.files, _ = t.Process().Root() // nil: not readable
+	n.files, _ = t.Process().Root()     // nil: not readable
+	n.exit, _ = t.Process().WatchExit() // nil: it has ended
 	n.cwd = t.About().Cwd
 	n.paused = n.Paused()
 	l.arrived = append(l.arrived, n)
@@ -263,6 +264,7 @@ type target struct {
 	cwd    string        // at the attach
 	paused string        // then
 	files  *process.Root // also when it has ended; nil: they cannot be read
+	exit   *process.ExitWatch
 }
 
 func (t *target) PID() int { return int(t.traced.PID()) }
@@ -276,6 +278,17 @@ func (t *target) NameNow() string { return t.process.Name() }
 func (t *target) Alive() bool { return t.process.Alive() }
 
 func (t *target) Paused() string { return t.process.Paused().String() }
+
+// exitTime is how long a process may take from the exit of its last thread to its end.
+const exitTime = 2 * time.Second
+
+// ExitStatus implements recorder.Exiter.
+func (t *target) ExitStatus() (code int, ok bool) {
+	if t.exit == nil {
+		return 0, false
+	}
+	return t.exit.Status(exitTime)
+}
 
 func (t *target) Began() bool { return t.traced.Began() }
 
@@ -353,5 +366,9 @@ func (t *target) File(path string) io.Reader {
 func (t *target) Close() {
 	if t.files != nil {
 		t.files.Close()
+	}
+	if t.exit != nil {
+		t.exit.Close()
+		t.exit = nil
 	}
 }

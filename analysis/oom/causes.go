@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"cmp"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// Cause is one thing that takes memory, with the answer to what would have been without it.
+type Cause struct {
+	Decision Decision // the name of the cause
+	Bytes    uint64   // that would have been there without it; event.Unknown
+	// Usual is how many of Bytes earlier steps had too, which did not fail; event.Unknown: there are no earlier steps, or it was not observed.
+	Usual uint64
+	// Alone says whether the request, and what followed it in earlier steps, would have fitted without this cause and with all others.
+	Alone Answer
+}
+
+// Beyond is how many of the bytes of a cause are more than usual.
+func (x Cause) Beyond() uint64 {
+	if x.Bytes == event.Unknown {
+		return 0
+	}
+	if x.Usual == event.Unknown {
+		return x.Bytes
+	}
+	return x.Bytes - min(x.Usual, x.Bytes)
+}
+
+// Cause is what a decision's cause takes; the zero value: nothing.
+func (c *Case) Cause(d Decision) Cause {
+	for i := range c.Causes {
+		if c.Causes[i].Decision == d {
+			return c.Causes[i]
+		}
+	}
+	return Cause{Decision: d}
+}
+
+// A part of memory counts as a cause only if it is large, beside being enough: one part in so many of what PyTorch has reserved, or of the
+// device. A leak, and a step that is larger than those before, have no such bound: they change, and what changes explains a failure.
+const (
+	piecesShare    = 20
+	elsewhereShare = 10
+)
+
+// followShare is what is taken to follow a request that no earlier step has made: one part in so many of what the step has added so far, or of
+// all that is allocated, where there are no steps.
+const followShare = 4
+
+// evaluate computes each cause. Those that suffice alone come first, by how far they are beyond what is usual; loading comes after all
+// others, because what is loaded is what the program wants, and so does a loop after the last step that fills the device.
+func (c *Case) evaluate() []Cause {
+	all := []Cause{c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(), c.loading()}
+	var out []Cause
+	for _, x := range all {
+		if x.Bytes != 0 {
+			out = append(out, x)
+		}
+	}
+	rank := func(x *Cause) int {
+		switch {
+		case x.Decision == Loading, x.Decision == LargerStep && c.fills():
+			return 1
+		case x.Alone == Yes:
+			return 3
+		case x.Alone == Unknown:
+			return 2
+		}
+		return 0
+	}
+	sorts.Func(out, func(x, y Cause) int {
+		return cmp.Or(cmp.Compare(rank(&y), rank(&x)), cmp.Compare(y.Beyond(), x.Beyond()))
+	})
+	return out
+}
+
+// fills reports whether what the step has more than those before was put there by the line of the request, in no pass of a model.
+func (c *Case) fills() bool {
+	switch c.Grown.Phase {
+	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
+		return false
+	}
+	return c.State == 0 && c.Grown.Site != "" && c.Grown.Site == c.Site
+}
+
+// follows is how much more is needed after the request than with it, bytes.
+func (c *Case) follows() uint64 {
+	switch {
+	case c.Follows != event.Unknown:
+		return c.Follows
+	case c.Torch.Allocated == event.Unknown:
+		return 0
+	case c.floor != event.Unknown:
+		return (c.Torch.Allocated - min(c.floor, c.Torch.Allocated)) / followShare
+	}
+	return c.Torch.Allocated / followShare
+}
+
+// asked is what had to be obtained for the request, bytes.
+func (c *Case) asked() uint64 {
+	switch {
+	case c.Asked != event.Unknown:
+		return c.Asked
+	case c.Reported:
+		return segmentOf(c.Requested)
+	}
+	return c.Requested
+}
+
+// short is how much more had to be free for the request: below the limit of the program's own, if there is one, and on the device.
+func (c *Case) short() uint64 {
+	asked := c.asked()
+	if asked == event.Unknown || c.Need == event.Unknown || !c.binds() || c.Free == event.Unknown || c.Device.Type.MPS() {
+		return c.Need
+	}
+	return max(c.Need, asked-min(asked, c.Free))
+}
+
+// missing is how much more had to be free for the request and for what follows, bytes. What follows can use what is left of the segment.
+func (c *Case) missing() uint64 {
+	asked, short := c.asked(), c.short()
+	if asked == event.Unknown || short == event.Unknown {
+		return event.Unknown
+	}
+	return short + max(asked, c.Requested+c.follows()) - asked
+}
+
+// suffices reports whether so many bytes more would have been enough.
+func (c *Case) suffices(bytes uint64) Answer {
+	missing := c.missing()
+	switch {
+	case bytes == event.Unknown || missing == event.Unknown:
+		return Unknown
+	case bytes >= missing:
+		return Yes
+	}
+	return No
+}
+
+// share is an answer, which is No for a part that is smaller than one part in n of a whole.
+func share(answer Answer, part, whole uint64, n uint64) Answer {
+	if answer == Yes && (whole == event.Unknown || part < whole/n) {
+		return No
+	}
+	return answer
+}
+
+// hasEarlier reports whether steps before that of the failure show what is usual.
+func (c *Case) hasEarlier() bool { return c.Healthy != event.Unknown }
+
+// growth is what the lines that grow from step to step had kept when the request failed.
+func (c *Case) growth() Cause {
+	grown := c.growing()
+	return Cause{Leak, grown, 0, c.suffices(grown)}
+}
+
+// larger is by how much the step needs more than each before: beyond the highest of them, without what grows from step to step, or beyond
+// what the largest has added to what there was at its beginning.
+func (c *Case) larger() Cause {
+	x := Cause{Decision: LargerStep}
+	switch {
+	case c.State > 0:
+		x.Bytes = c.State + c.Requested
+	case c.hasEarlier() && c.Torch.Allocated != event.Unknown && c.Requested != event.Unknown:
+		level := c.Torch.Allocated + c.Requested
+		if usual := c.Healthy + c.growing(); level > usual {
+			x.Bytes = level - usual
+		}
+		if added, usual := level-min(level, c.floor), c.rise; c.floor != event.Unknown && usual != event.Unknown && added > usual {
+			x.Bytes = max(x.Bytes, added-usual)
+		}
+	}
+	if x.Bytes >= c.short() { // the steps before have fitted, with all that follows
+		x.Alone = Yes
+	} else {
+		x.Alone = No
+	}
+	return x
+}
+
+// fragmented is what is free in the segments of the request's pool in pieces that are too small.
+func (c *Case) fragmented() Cause {
+	x := Cause{Fragmentation, c.Pieces, event.Unknown, No}
+	if c.hasEarlier() {
+		x.Usual = c.idle
+	}
+	if c.Largest >= c.Requested || c.Requested == event.Unknown || c.Need == event.Unknown || c.Async {
+		return x
+	}
+	room := c.asked() - min(c.short(), c.asked())
+	if c.Pieces+room >= c.Requested+c.follows() {
+		x.Alone = share(Yes, c.Pieces, c.Torch.Reserved, piecesShare)
+	}
+	return x
+}
+
+func (c *Case) otherPools() Cause {
+	free := c.InOtherPools()
+	x := Cause{PrivatePool, free, event.Unknown, share(c.suffices(free), free, c.Torch.Reserved, piecesShare)}
+	if c.hasEarlier() {
+		x.Usual = c.kept
+	}
+	return x
+}
+
+// ownLimit is what the device had free and the limit kept from the program.
+func (c *Case) ownLimit() Cause {
+	x := Cause{Limit, 0, event.Unknown, No}
+	if c.Limit == event.Unknown {
+		return x
+	}
+	asked := c.asked()
+	switch {
+	case c.Free == event.Unknown || asked == event.Unknown || c.Device.Type.MPS():
+		x.Bytes, x.Alone = event.Unknown, Unknown
+	default:
+		x.Bytes = c.Free - min(c.Free, asked-min(asked, c.Need))
+		if x.Alone = No; c.Free >= max(asked, c.Requested+c.follows()) {
+			x.Alone = Yes
+		}
+	}
+	if c.hasEarlier() {
+		x.Usual = x.Bytes
+	}
+	return x
+}
+
+// binds reports whether the program's own limit refused the request: more of the device would not have helped.
+func (c *Case) binds() bool { return c.Limit != event.Unknown }
+
+func (c *Case) otherProcesses() Cause {
+	x := Cause{OtherProcess, c.Others, event.Unknown, share(c.suffices(c.Others), c.Others, c.Total, elsewhereShare)}
+	if c.hasEarlier() {
+		x.Usual = c.usualOthers
+	}
+	if c.binds() {
+		x.Alone = No
+	}
+	return x
+}
+
+// outside is what the process has beside PyTorch's allocator, by what the driver was asked for. If the device's size is not known it must be a
+// part of what the process has.
+func (c *Case) outside() Cause {
+	whole := c.Total
+	if whole == event.Unknown {
+		whole = figures.Add(c.held(), c.Other.Bytes)
+	}
+	x := Cause{OutsidePyTorch, c.Other.Bytes, event.Unknown, share(c.suffices(c.Other.Bytes), c.Other.Bytes, whole, elsewhereShare)}
+	if c.hasEarlier() {
+		x.Usual = c.usualOther
+	}
+	if c.binds() && !c.Device.Type.MPS() {
+		x.Alone = No
+	}
+	return x
+}
+
+// pending is what was freed and waits for another stream. PyTorch waits for it before it reports a failure, except while a graph is captured.
+func (c *Case) pending() Cause {
+	x := Cause{PendingFrees, c.Torch.Pending, event.Unknown, No}
+	if x.Bytes == event.Unknown {
+		x.Bytes = 0
+	}
+	x.Alone = share(c.suffices(x.Bytes), x.Bytes, c.Torch.Reserved, piecesShare)
+	return x
+}
+
+// cached is what PyTorch's allocator keeps, of a request that is not its own: it returns that only for its own requests.
+func (c *Case) cached() Cause {
+	x := Cause{Decision: Cached, Usual: event.Unknown}
+	if !c.Reported && !c.Own && c.Torch.Free != event.Unknown {
+		x.Bytes = c.Torch.Free
+	}
+	x.Alone = c.suffices(x.Bytes)
+	return x
+}
+
+// loading is what a loop has put there before there were steps. A forward pass without steps before it loads nothing.
+func (c *Case) loading() Cause {
+	x := Cause{Decision: Loading, Usual: event.Unknown}
+	switch c.Fill.Phase {
+	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
+	default:
+		x.Bytes = c.Fill.Bytes
+	}
+	if x.Alone = No; x.Bytes >= c.Need {
+		x.Alone = Yes
+	}
+	return x
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// course is how the memory of a caching allocator went, up to now. Sizes are bytes.
+type course struct {
+	points []point // one a second, at most
+	steps  []stepUse
+	last   uint64 // allocated, after the last event
+	made   heap.Count
+	freed  heap.Count
+	lines  map[string]*passes // by line that was refused something
+}
+
+type point struct{ time, allocated uint64 }
+
+// stepUse is the memory of one step.
+type stepUse struct {
+	StepPeak
+	floor uint64 // allocated when it began
+	idle  uint64 // reserved and not allocated at Peak; event.Unknown
+	other uint64 // outside PyTorch when it began; event.Unknown: not observed
+	frees uint64
+}
+
+// passes are the allocations of one line, by their number within a step.
+type passes struct {
+	step int
+	now  []pass   // of this step
+	most []uint64 // by how much the total rose above an allocation in the rest of its step, the most of all steps that are over
+}
+
+// pass is one allocation: the total with it, and the most until the next of its line.
+type pass struct{ level, high uint64 }
+
+// keptPasses bounds the allocations of a line that are compared, of each step.
+const keptPasses = 4096
+
+// end ends a step: step 0 is none.
+func (p *passes) end() {
+	for i := len(p.now) - 1; i >= 0 && p.step > 0; i-- {
+		x := &p.now[i]
+		if i+1 < len(p.now) {
+			x.high = max(x.high, p.now[i+1].high)
+		}
+		for len(p.most) <= i {
+			p.most = append(p.most, event.Unknown)
+		}
+		if rise := x.high - x.level; p.most[i] == event.Unknown || rise > p.most[i] {
+			p.most[i] = rise
+		}
+	}
+	p.now = p.now[:0]
+}
+
+// see takes a new total. made says that it is that of an allocation of the line.
+func (p *passes) see(step int, total uint64, made bool) {
+	if step != p.step {
+		p.end()
+		p.step = step
+	}
+	if made && len(p.now) < keptPasses {
+		p.now = append(p.now, pass{total, total})
+	}
+	if n := len(p.now); n > 0 {
+		p.now[n-1].high = max(p.now[n-1].high, total)
+	}
+}
+
+// follows is what earlier steps needed after the next allocation of the line in this step; event.Unknown: none has made it.
+func (p *passes) follows(step int) uint64 {
+	if p == nil {
+		return event.Unknown
+	}
+	if step != p.step {
+		p.end()
+		p.step = step
+	}
+	if n := len(p.now); n < len(p.most) {
+		return p.most[n]
+	}
+	return event.Unknown
+}
+
+// note follows the totals that the allocator reports.
+func (f *follower) note(e *event.Event) {
+	if e.Allocated != event.Unknown {
+		f.noteTotal(accountKey{e.PID, e.Device}, e, e.Allocated, e.Reserved)
+	}
+}
+
+func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved uint64) {
+	c := f.totals[key]
+	if c == nil {
+		c = &course{lines: map[string]*passes{}}
+		f.totals[key] = c
+	}
+	if n := len(c.points); n == 0 || e.Time-c.points[n-1].time >= 1e9 {
+		c.points = append(c.points, point{e.Time, allocated})
+	}
+	step := f.stepAt(e.Time)
+	if n := len(c.steps); n == 0 || c.steps[n-1].Step != step {
+		c.steps = append(c.steps, stepUse{StepPeak: StepPeak{Step: step}, floor: c.last, idle: event.Unknown, other: f.other})
+	}
+	s := &c.steps[len(c.steps)-1]
+	if allocated >= s.Peak {
+		s.Peak, s.idle = allocated, event.Unknown
+		if reserved != event.Unknown && reserved >= allocated {
+			s.idle = reserved - allocated
+		}
+	}
+	c.last = allocated
+	switch e.Kind {
+	case event.KindAlloc:
+		c.made = c.made.Plus(heap.CountOf(e.Size, e.Size))
+	case event.KindFree:
+		c.freed = c.freed.Plus(heap.CountOf(e.Size, e.Size))
+		s.frees++
+	}
+	line := f.lineOf(e)
+	if line != "" {
+		key := lineKey{e.PID, line}
+		if s, ok := f.lines[key]; ok && s != e.Stream {
+			f.lines[key] = event.Unknown
+		} else {
+			f.lines[key] = e.Stream
+		}
+	}
+	c.seeLines(step, allocated, line)
+}
+
+// seeLines tells the lines that were refused something of a total; line is the one that has allocated.
+func (c *course) seeLines(step int, allocated uint64, line string) {
+	if line != "" && c.lines[line] == nil {
+		c.lines[line] = &passes{step: step}
+	}
+	for name, p := range c.lines {
+		p.see(step, allocated, name == line)
+	}
+}
+
+// lineOf is the line of an allocation, if it was refused something at some time.
+func (f *follower) lineOf(e *event.Event) string {
+	if e.Kind != event.KindAlloc {
+		return ""
+	}
+	name, ok := f.sites[e.Stack]
+	if !ok {
+		if name = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack}); !f.asked[name] {
+			name = ""
+		}
+		f.sites[e.Stack] = name
+	}
+	return name
+}
+
+// begins looks at the memory outside of PyTorch when a step begins, and at what is free then in the segments of an account of which a request
+// will be refused in that step.
+func (f *follower) begins(e *event.Event, h *heap.Heap) {
+	step := f.stepAt(e.Time)
+	if step == f.step {
+		return
+	}
+	f.step = step
+	f.free, f.other = nil, event.Unknown
+	if f.done == len(f.cases) {
+		return
+	}
+	c := &f.cases[f.done]
+	if d, ok := h.Driver(c.PID, event.LayerDevice, c.Device); ok {
+		f.other = d.Live.Bytes - min(d.Live.Bytes, d.Segments.Bytes)
+	}
+	if step != c.Step || step == 0 {
+		return
+	}
+	if m := f.segments(c, h); m != nil {
+		f.free = map[uint64]uint64{}
+		for i := range m.Segments {
+			s := &m.Segments[i]
+			f.free[s.Addr] = s.Size - s.Held()
+		}
+	}
+}
+
+// knowsSteps reports whether what recurs are steps. A line that recurs alone does not make steps: a loop that fills a container, and one that
+// loads a model, recur too. Steps free nearly all that they allocate, each of them.
+func (f *follower) knowsSteps(t *course) bool {
+	if f.in.Steps.Source != steps.SourcePeriod {
+		return f.in.Steps.Source != ""
+	}
+	if f.in.Leaks != nil && f.in.Leaks.Steps.Loads {
+		return false
+	}
+	all, free := 0, 0
+	for i := range t.steps {
+		if s := &t.steps[i]; s.Step > 0 {
+			all++
+			if s.frees > 0 {
+				free++
+			}
+		}
+	}
+	return t.freed.Objects >= t.made.Objects-t.made.Objects/4 && free >= all-all/4
+}
+
+// setCourse says how the memory came to be that much.
+func (f *follower) setCourse(c *Case) {
+	t := f.totals[accountKey{c.PID, c.Device}]
+	if t == nil {
+		return
+	}
+	for _, p := range t.points {
+		if p.time+keptSeconds*1e9 <= c.Time {
+			c.Before60 = p.allocated
+		}
+	}
+	if !f.knowsSteps(t) {
+		c.Step = 0
+		return
+	}
+	before := t.steps
+	c.floor = t.last
+	if n := len(before); n > 0 && before[n-1].Step == c.Step {
+		c.floor, before = before[n-1].floor, before[:n-1]
+	}
+	before = slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return s.Step == 0 })
+	for i := range before {
+		s := &before[i]
+		c.Healthy, c.rise = most(c.Healthy, s.Peak), most(c.rise, s.Peak-min(s.Peak, s.floor))
+		c.idle, c.usualOther = min(c.idle, s.idle), min(c.usualOther, s.other)
+		if i >= len(before)-keptSteps {
+			c.Steps = append(c.Steps, s.StepPeak)
+		}
+	}
+	if c.Step > 0 {
+		c.Follows = t.lines[c.Site].follows(c.Step)
+	}
+}
+
+// most is the larger one of those that are known.
+func most(x, y uint64) uint64 {
+	if x == event.Unknown || y == event.Unknown {
+		return min(x, y)
+	}
+	return max(x, y)
+}

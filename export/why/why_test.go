@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+const (
+	oomMiB = 1 << 20
+	oomGiB = 1 << 30
+)
+
+// fullCase is a request for 1 GiB on a device of 24 GiB that is full.
+func fullCase() oom.Case {
+	return oom.Case{
+		PID: 7, Reported: true, Site: "train.py:9 main", Requested: oomGiB, Asked: oomGiB, Tries: 2, Decision: oom.Full, Caught: oom.Yes,
+		Torch: balance.Torch{Allocated: 22 * oomGiB, Reserved: 23 * oomGiB}, Total: 24 * oomGiB, Free: 512 * oomMiB, Limit: event.Unknown,
+		Healthy: 2 * oomGiB, Before60: event.Unknown, Largest: oomMiB, Pieces: 3 * oomGiB,
+	}
+}
+
+// TestText: what a sentence says beyond its decision.
+func TestText(t *testing.T) {
+	for want, change := range map[string]func(c *oom.Case){
+		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it are held by list in eval": func(c *oom.Case) {
+			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"still in use, 20.0 GiB": func(c *oom.Case) {
+			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"20.0 GiB. If a graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Places: 3, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"held by total.grad_fn. A graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"The optimizer was making its state, of which 3.0 GiB are there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
+		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
+		},
+		"in earlier steps, by a replay that is an estimate": func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Outcome: oom.Fits} },
+		"this request fits, by a replay; whether what would have followed it does is not known": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.FitsOnce}
+		},
+		"With expandable_segments:True net.py:5 forward fails too, in step 3, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward", Step: 3}
+		},
+		"net.py:5 forward fails too, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward"}
+		},
+		"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device were free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+			c.Categories = []oom.Sum{{Name: phases.NoCategory, Count: heap.Count{Bytes: 16 * oomGiB}}, {Name: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}}}
+			c.Top = []oom.Holding{
+				{Site: "a.py:1 load", Holder: "x", Category: phases.NoCategory, Count: heap.Count{Bytes: 8 * oomGiB}},
+				{Site: "b.py:1 f", Category: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}},
+				{Site: "a.py:1 load", Holder: "y", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+				{Site: "c.py:1 g", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+			}
+		},
+		"Private pools keep 3.0 GiB free, in pieces of at most 512.0 MiB. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+			c.Pools = []oom.PoolFree{
+				{Request: true, Private: true, Free: 5 * oomGiB}, {Private: true, Free: oomGiB, Largest: 512 * oomMiB},
+				{Private: true, Free: 2 * oomGiB, Largest: 128 * oomMiB}, {Free: oomGiB, Largest: oomGiB},
+			}
+		},
+	} {
+		requireText(t, want, change)
+	}
+}
+
+// requireText compares the end of the sentence on a full device after a change.
+func requireText(t *testing.T, want string, change func(c *oom.Case)) {
+	t.Helper()
+	t.Run(want, func(t *testing.T) {
+		c := fullCase()
+		change(&c)
+		text := Text(&c)
+		require.True(t, strings.HasSuffix(text, want) || strings.Contains(text, want+" the driver. "), text)
+	})
+}
+
+// TestCauses: what a sentence says of the causes.
+func TestCauses(t *testing.T) {
+	for want, change := range map[string]func(c *oom.Case){
+		"it had grown to 20.0 GiB by then, of 22.0 GiB allocated. It would also have fitted without the program's own limit, which leaves 9.0 GiB unused, or without 3.0 GiB of fragmentation": func(c *oom.Case) {
+			c.Decision, c.Findings = oom.Leak, oomFinding(20*oomGiB)
+			c.Also = []oom.Decision{oom.Limit, oom.Fragmentation}
+			c.Causes = []oom.Cause{
+				{Decision: oom.Leak, Bytes: 20 * oomGiB, Alone: oom.Yes}, {Decision: oom.Limit, Bytes: 9 * oomGiB, Alone: oom.Yes},
+				{Decision: oom.Fragmentation, Bytes: 3 * oomGiB, Alone: oom.Yes}, {Decision: oom.OtherProcess, Bytes: oomGiB, Alone: oom.No},
+			}
+		},
+		"The steps before peaked at 2.0 GiB. Not enough alone: 400.0 MiB of other processes": func(c *oom.Case) {
+			c.Need = 512 * oomMiB
+			c.Causes = []oom.Cause{{Decision: oom.OtherProcess, Bytes: 400 * oomMiB, Alone: oom.No}, {Decision: oom.OutsidePyTorch, Bytes: 16 * oomMiB, Alone: oom.No}}
+		},
+		"512.0 MiB of the device were free. The steps before peaked at 2.0 GiB. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
+		},
+		"512.0 MiB of the device were free. load.py:3 main has put 40 blocks there, 20.0 GiB, before any step; 8.0 GiB of it are held by self.layers": func(c *oom.Case) {
+			c.Decision = oom.Loading
+			c.Fill = oom.Growth{Site: "load.py:3 main", Holder: "self.layers", Held: 8 * oomGiB, Phase: phases.Setup, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"asked for 2.0 TiB; PyTorch had 22.0 GiB allocated": func(c *oom.Case) {
+			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 2<<40, event.Unknown
+		},
+		"cudaMalloc, the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free. Outside of PyTorch a.py:3 f keeps 48.0 MiB more each step, since step 1 of 9": func(c *oom.Case) {
+			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", 9*oomGiB
+			c.Outside = oomFinding(9 * oomGiB)
+		},
+		"the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free": func(c *oom.Case) {
+			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", oomGiB
+		},
+		"Expandable segments are on":                     func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
+		"reserved and may have 23.5 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
+	} {
+		requireText(t, want, change)
+	}
+}
+
+// oomFinding is a line that keeps 48 MiB each step.
+func oomFinding(live uint64) []leaks.Finding {
+	return []leaks.Finding{{
+		File: "a.py", Line: 3, Function: "f", Requested: 48 * oomMiB, Bytes: 48 * oomMiB, Blocks: 1, Period: 1, First: 1, Last: 9, LiveBytes: live, Share: math.NaN(),
+		Seconds: math.NaN(), Confidence: leaks.High,
+	}}
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package process
+
+import (
+	"errors"
+	"time"
+)
+
+// ExitWatch is for Linux only.
+type ExitWatch struct{}
+
+// WatchExit is for Linux only: it returns errors.ErrUnsupported.
+func (p *Process) WatchExit() (*ExitWatch, error) {
+	return nil, p.wrap("watch the end", errors.ErrUnsupported)
+}
+
+// Close does nothing.
+func (w *ExitWatch) Close() {}
+
+// Status is not known.
+func (w *ExitWatch) Status(time.Duration) (code int, ok bool) { return 0, false }
