@@ -105,6 +105,10 @@ type Sum struct {
 	Bytes int64
 }
 
+// Unread names the memory from before the attach of which nothing else is known, for its holders were not read. Where something grows, a
+// part of it may belong to that.
+const Unread = "before attach, holders not read"
+
 // Row is memory that one thing holds, or that one line allocated.
 type Row struct {
 	Holder   string          // what holds it; empty: not known

@@ -149,7 +149,7 @@ func (g *grouping) rows() (rows []Row, rest []Sum, total int64) {
 		if m.Finding != nil {
 			growing++
 		}
-		m.purpose = purpose(m)
+		m.purpose = g.purpose(m)
 		if isShown(&m.Row, len(rows), growing, g.total) {
 			rows = append(rows, g.finish(m))
 			g.parts = append(g.parts, rows[len(rows)-1])
@@ -195,7 +195,7 @@ func isShown(r *Row, before, growing int, total int64) bool {
 }
 
 // purpose is what the sums of the rest call the memory of a row.
-func purpose(m *group) string {
+func (g *grouping) purpose(m *group) string {
 	switch e := &m.members[0]; {
 	case m.Finding != nil:
 		return "growing too"
@@ -203,6 +203,8 @@ func purpose(m *group) string {
 		return strings.ReplaceAll(string(m.Category), "_", " ")
 	case e.Layer == event.LayerDevice.String():
 		return "outside PyTorch"
+	case e.Name == stacks.BeforeAttach && m.Holder == "" && g.in.Leaks != nil && len(g.in.Leaks.Findings) > 0:
+		return Unread
 	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing is known but that: "[before attach]"
 		return strings.Trim(e.Name, "[]")
 	}
@@ -244,6 +246,17 @@ func (g *grouping) finish(m *group) Row {
 		r.Holder = largestHolder(m.members)
 	}
 	return r
+}
+
+// MoreLines is how many lines a row has beside the first; what was allocated before the attach has no line.
+func (r *Row) MoreLines() int {
+	n := -1
+	for i := range r.Lines {
+		if r.Lines[i].Name != stacks.BeforeAttach {
+			n++
+		}
+	}
+	return max(n, 0)
 }
 
 // older is 1 of what was allocated before the attach, and has no line.

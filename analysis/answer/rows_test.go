@@ -275,9 +275,9 @@ func TestPurpose(t *testing.T) {
 		"before attach":   {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[before attach]"}}},
 		"other":           {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[x] a.py:3", File: "a.py"}, {Layer: "device"}}},
 	} {
-		require.Equal(t, want, purpose(&m))
+		require.Equal(t, want, (&grouping{in: &Input{}}).purpose(&m))
 	}
-	require.Equal(t, "other", purpose(&group{Row: Row{Category: phases.NoCategory}, members: []view.Row{{Name: "libfoo.so!foo"}}}))
+	require.Equal(t, "other", (&grouping{in: &Input{}}).purpose(&group{Row: Row{Category: phases.NoCategory}, members: []view.Row{{Name: "libfoo.so!foo"}}}))
 }
 
 // TestLinesOfRow: what a line calls is shown where it has more than three tenths of all memory; of what grows one call is, and what was
@@ -336,4 +336,26 @@ func TestAnswerPeak(t *testing.T) {
 	require.EqualValues(t, 1<<20, a.Now)
 	require.EqualValues(t, 4<<20, a.Peak)
 	require.EqualValues(t, 1e6, a.PeakTime)
+}
+
+// TestUnreadIsNotSteady: where something grows, memory from before the attach that no reading names has a name of its own; what a variable
+// holds does not. A row has as many lines as there are, and "[before attach]" is none.
+func TestUnreadIsNotSteady(t *testing.T) {
+	old, held := entry(0, 300), entry(0, 200)
+	old.Name, old.File, held.Name, held.File = stacks.BeforeAttach, "", stacks.BeforeAttach, ""
+	held.Holder = "index"
+	_, rest, _ := rowsOf(&Input{Leaks: &leaks.Report{}}, entry(1, 9500), old)
+	require.Equal(t, []Sum{{"before attach", 300}}, rest, "nothing grows")
+
+	report := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]"}}}
+	grows, older, other := entry(1, 100), entry(0, 50), entry(2, 10)
+	grows.StackID, other.StackID = 1, 1
+	older.Name, older.File, older.Holder = stacks.BeforeAttach, "", "kept[0..9]"
+	rows, rest, _ := rowsOf(&Input{Leaks: report}, grows, older, old, held)
+	require.Equal(t, []Sum{{Unread, 300}, {"before attach", 200}}, rest)
+	require.EqualValues(t, 150, rows[0].Bytes)
+	require.Len(t, rows[0].Lines, 2)
+	require.Zero(t, rows[0].MoreLines())
+	rows, _, _ = rowsOf(&Input{Leaks: report}, grows, other, older)
+	require.Equal(t, 1, rows[0].MoreLines())
 }

@@ -183,6 +183,7 @@ const (
 	answerShare = 6
 	answerRate  = 14
 	leastName   = 21
+	leastPlace  = 14
 )
 
 // spare prints what is said below the verdict.
@@ -220,7 +221,7 @@ func (p *printer) rows() {
 const whole = 1 << 10
 
 // columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to a half, or more where the lines
-// need less than the rest.
+// need less than the rest. Where something grows the names come first: a line that finds no room beside goes below.
 func (p *printer) columnsOf() (names, places int) {
 	room := p.screen.width() - 2 - answerBytes - answerShare - 2
 	if p.a.Growing() {
@@ -243,7 +244,11 @@ func (p *printer) columnsOf() (names, places int) {
 		}
 		longest = max(longest, utf8.RuneCountInString(title))
 	}
-	names = max(leastName, min(longest, max(room/2, room-place)))
+	most := max(room/2, room-place)
+	if p.a.Growing() {
+		most = room - leastPlace
+	}
+	names = max(leastName, min(longest, most))
 	return names, room - names
 }
 
@@ -327,7 +332,7 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 // moreLines says how many lines a row has beside the first, and in a job which processes have it.
 func moreLines(r *answer.Row) string {
 	text := ""
-	if n := len(r.Lines) - 1; n > 0 {
+	if n := r.MoreLines(); n > 0 {
 		text = fmt.Sprintf(" +%d", n)
 	}
 	if r.Which != "" {
@@ -362,7 +367,7 @@ func rowTitle(r *answer.Row) string {
 // holderText is the name of a holder, without the frame that a local variable is of, and that it leads further.
 func holderText(name string) string {
 	name = strings.TrimSuffix(words.Line(name), " …")
-	if i := strings.Index(name, localMark); i >= 0 {
+	if i := strings.Index(name, localMark); i >= 0 && strings.HasSuffix(name[:i], "()") { // else it is in the middle of a path, as of a traceback
 		return name[i+len(localMark):]
 	}
 	return name
@@ -396,15 +401,25 @@ func (p *printer) rest() {
 	if len(p.a.Rest) == 0 {
 		return
 	}
+	var parts, doubtful []string
+	for _, s := range p.a.Rest {
+		text := s.Name + " " + table.SignedBytes(s.Bytes)
+		if s.Name == answer.Unread && p.a.Growing() {
+			doubtful = append(doubtful, text)
+		} else {
+			parts = append(parts, text)
+		}
+	}
 	head := "  others   "
 	if p.a.Growing() {
 		head = "  steady   "
 	}
-	var parts []string
-	for _, s := range p.a.Rest {
-		parts = append(parts, s.Name+" "+table.SignedBytes(s.Bytes))
+	if len(parts) > 0 {
+		p.list(head, parts)
 	}
-	p.list(head, parts)
+	if len(doubtful) > 0 {
+		p.list("  unknown  ", doubtful)
+	}
 }
 
 // list prints parts on as many lines as they take; a part is not broken.

@@ -23,3 +23,10 @@ func TestPaused(t *testing.T) {
 	a.Events, a.Leaks.Verdict = 1, leaks.Steady
 	require.Equal(t, []Note{{"paused", "the process was " + paused + " when the recording ended"}}, Of(a).Notes)
 }
+
+// TestCapital: a sentence begins with a capital, and a file keeps its name.
+func TestCapital(t *testing.T) {
+	require.Equal(t, "No line grows", capital("no line grows"))
+	require.Equal(t, "gan.py:34 Run.step keeps 12.0 MiB more", capital("gan.py:34 Run.step keeps 12.0 MiB more"))
+	require.Empty(t, capital(""))
+}

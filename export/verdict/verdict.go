@@ -159,9 +159,17 @@ func unknown(a *answer.Answer) string {
 		why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
 	}
 	if risen != "" {
-		why = risen + strings.ToUpper(why[:1]) + why[1:]
+		why = risen + capital(why)
 	}
 	return why
+}
+
+// capital begins a text as a sentence; a line of code, "train.py:34", stays as it is.
+func capital(text string) string {
+	if first, _, _ := strings.Cut(text, " "); text == "" || strings.Contains(first, ":") {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // risen says by how much more is in use at the end than when the recording began, if it is a tenth more.
