@@ -37,7 +37,7 @@ var expected = []struct{ command, stdout string }{
 	{"gputrace report pieces --at end --by stack", "live by stack"},
 	{"gputrace report traffic --by function", "live by function"},
 	{"gputrace report result --at peak", "live by line"},
-	{"gputrace leaks", "steady: nothing grew"},
+	{"gputrace leaks", "STEADY  nothing grew"},
 	{"gputrace check", "check passed: 2 rules"},
 	{"gputrace export", ""}, // says on standard error what it wrote
 	{"gputrace diff", "in use by Python line"},

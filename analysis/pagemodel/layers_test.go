@@ -163,7 +163,7 @@ func TestLayersOther(t *testing.T) {
 	require.Len(t, got, pagemodel.Colors+1)
 	require.Equal(t, "train.py:11 main 0 [1100 1100 1100 1100 1100]", got[0])
 	require.Equal(t, "train.py:4 main 7 [400 400 400 400 400]", got[7])
-	require.Equal(t, fmt.Sprint("other ", pagemodel.ColorOther, " [600 600 600 600 600]"), got[8], "100, 200 and 300")
+	require.Equal(t, fmt.Sprint("smaller rows ", pagemodel.ColorOther, " [600 600 600 600 600]"), got[8], "100, 200 and 300")
 }
 
 // What is known of the totals only is drawn too: what was there before the first event at the bottom, what was lost with what has no name.
