@@ -96,6 +96,8 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is not emptied any more
 		return trend{}, false, false
 	}
+	at = fromLowest(at, of)
+	first = at[0]
 	if len(at) < least || !risesByTroughs(at, of) || s.troughsByChance(first, last) {
 		return trend{}, false, largeShare*s.teeth.largest >= s.top-at[0].blocks
 	}
@@ -109,6 +111,16 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	t.periods = (s.step - t.first) / t.period
 	t.base = min(t.first/s.width, len(s.windows)-1)
 	return t, true, true
+}
+
+// fromLowest returns the troughs from the last one on that is as low as the first: what grows may have begun long after the teeth.
+func fromLowest(at []trough, of measure) []trough {
+	for i := len(at) - 1; i > 0; i-- {
+		if of(at[i].floor) <= of(at[0].floor) {
+			return at[i:]
+		}
+	}
+	return at
 }
 
 // risesByTroughs reports whether troughs rise: by more than they ever fall, along a line, and as much in the later half as before.
