@@ -3,8 +3,10 @@
 package export
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -90,8 +92,11 @@ func heldParts(process int, held []table.HeldInput) []ranks.Part {
 }
 
 // WriteJobPage writes the page of a job, whose results are in dir, with write: what is concluded of it, and its processes with links to their
-// pages. Where no process has a page, the job has none.
+// pages. A job of one process has the page of that. Where no process has a page, the job has none.
 func WriteJobPage(dir string, all []JobProcess, job *answer.Job, write func(name string, content func(io.Writer) error) error) error {
+	if len(all) == 1 {
+		return writeOnlyPage(filepath.Join(dir, all[0].Folder, JobPageName), write)
+	}
 	in := html.JobInput{Title: fmt.Sprintf("GPU memory of a job of %s", table.Plural(uint64(len(all)), "process"))}
 	if job == nil {
 		job = JobAnswer(all)
@@ -120,6 +125,24 @@ func WriteJobPage(dir string, all []JobProcess, job *answer.Job, write func(name
 		return nil
 	}
 	return write(JobPageName, func(w io.Writer) error { return html.WriteJob(w, in) })
+}
+
+// writeOnlyPage writes the page of the only process of a job, which needs no other file, as that of the job.
+func writeOnlyPage(path string, write func(name string, content func(io.Writer) error) error) error {
+	page, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("page of the job: %w", err)
+	}
+	defer page.Close()
+	return write(JobPageName, func(w io.Writer) error {
+		if _, err := io.Copy(w, page); err != nil {
+			return fmt.Errorf("page of the job: %w", err)
+		}
+		return nil
+	})
 }
 
 // findingNotes is what is known of a finding beside its size.

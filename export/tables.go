@@ -3,6 +3,7 @@
 package export
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export/internal/rows"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/parquet"
+	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
@@ -34,12 +36,29 @@ func writeParquet(w io.Writer, in *Input) error {
 	return parquet.Write(w, rowsOf(in), in.Selection)
 }
 
+// largeCSV is from how many rows on it is said that a CSV of allocations is large.
+const largeCSV = 100_000
+
+// warnLarge says before it is written that a CSV file will be large.
+func (in *Input) warnLarge() {
+	rows := uint64(0)
+	accounts := in.Trace.End().Snapshot.Accounts
+	for i := range accounts {
+		rows += accounts[i].Allocs
+	}
+	if rows >= largeCSV && in.Warn != nil {
+		in.Warn(fmt.Errorf("the CSV file has a row with a whole stack, about 1 KiB, for each of %s: -f parquet has the same in a hundredth of the size",
+			table.Plural(rows, "allocation")))
+	}
+}
+
 // writeCSV writes allocations, or sums of the moment when it is said by what.
 func writeCSV(w io.Writer, in *Input) error {
 	if in.By == "" {
 		if err := in.findSteps(); err != nil {
 			return err
 		}
+		in.warnLarge()
 		return csv.WriteAllocations(w, rowsOf(in), in.Selection)
 	}
 	by, err := view.FindRowKind(in.By)

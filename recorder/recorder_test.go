@@ -154,6 +154,9 @@ func TestFormatsFail(t *testing.T) {
 			require.ErrorIs(t, results.ViewError(), broken)
 			p := results.Processes()[0]
 			require.FileExists(t, filepath.Join(o.Output, p.Folder(), "report.html"))
+			page, err := os.ReadFile(filepath.Join(o.Output, "report.html"))
+			require.NoError(t, err)
+			require.Equal(t, "page", string(page), "a job of one process has the page of that")
 			require.FileExists(t, filepath.Join(o.Output, p.Folder(), "trace.gputrace"))
 			require.Equal(t, children, strings.HasPrefix(results.ViewError().Error(), "pid 7: "))
 		})
