@@ -48,6 +48,16 @@ type Row struct {
 	Phase phases.Phase
 }
 
+// lateShare is the part of the recorded peak, one in so many, that must have been reserved when the recording began for a replay with the same
+// peak to prove nothing: these segments are there in every replay, as the recorded settings had made them.
+const lateShare = 2
+
+// Unknown reports whether a replay of other settings proves nothing because the recording began too late.
+func (r *Report) Unknown(row int) bool {
+	recorded := r.Rows[0].Peak
+	return row > 0 && r.Before > 0 && lateShare*r.Before >= recorded && r.Rows[row].Peak == recorded && r.Rows[row].Failed == nil
+}
+
 // Usual are the settings that are replayed when none are asked for, each alone. That of garbage collection needs a fraction, and is left
 // out without one.
 func Usual(fraction float64) []Settings {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -49,9 +50,22 @@ func (p *printer) whatIf(r *whatif.Report) {
 	p.Plain("")
 	p.replays(r)
 	p.Plain("")
+	if unknown := slices.ContainsFunc(rowNumbers(r), r.Unknown); unknown {
+		p.Wrap(fmt.Sprintf("  UNKNOWN  what other settings would have reserved: %s were reserved before the recording began, as the recorded settings had it. Record "+
+			"the program from its start (gputrace run), or after torch.cuda.empty_cache()", Bytes(r.Before)), 2*layout.RowIndent)
+	}
 	for _, note := range whatIfNotes(r) {
 		p.Wrap("  "+note, 2*layout.RowIndent)
 	}
+}
+
+// rowNumbers are the numbers of the rows.
+func rowNumbers(r *whatif.Report) []int {
+	out := make([]int, len(r.Rows))
+	for i := range out {
+		out[i] = i
+	}
+	return out
 }
 
 // widthReplay is the width of a figure of a replay, characters.
@@ -79,6 +93,10 @@ func (p *printer) replays(r *whatif.Report) {
 		room := "-"
 		if n := r.Rows[i].HeadRoom; n != event.Unknown {
 			room = Bytes(n)
+		}
+		if r.Unknown(i) {
+			row(confText(r, i), figures("unknown", "unknown"), "unknown")
+			continue
 		}
 		row(confText(r, i), figures(Bytes(r.Rows[i].Peak), room), failureText(&r.Rows[i]))
 	}
