@@ -36,7 +36,7 @@ func TestNotebook(t *testing.T) {
 	line := map[int]string{2: `x = torch.randn(64, 1024, device="cuda")`, 3: "loss = (model(x) - x).square().mean()"}[f.Line] // of notebook.py
 
 	first := firstLines(t, path)
-	require.Contains(t, first, "GROWING In[3]:"+strconv.Itoa(f.Line)+" step keeps")
+	require.Regexp(t, `GROWING In\[3\]:`+strconv.Itoa(f.Line)+` step (and 1 other line keep|keeps) `, first)
 	require.NotEmpty(t, line, "line %d", f.Line)
 	require.Contains(t, first, line)
 	require.Contains(t, first, "losses[")
