@@ -92,12 +92,12 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	}
 	latest := s.latest()
 	end := latest[len(latest)-1]
-	first, last := at[0], at[len(at)-1]
+	last := at[len(at)-1]
 	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is not emptied any more
 		return trend{}, false, false
 	}
 	at = fromLowest(at, of)
-	first = at[0]
+	first := at[0]
 	if len(at) < least || !risesByTroughs(at, of) || s.troughsByChance(first, last) {
 		return trend{}, false, largeShare*s.teeth.largest >= s.top-at[0].blocks
 	}

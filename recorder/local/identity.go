@@ -52,7 +52,7 @@ func (l *live) identity() (*identity, error) {
 		as.user = nil
 	}
 	if as.user != nil && os.Geteuid() != 0 {
-		return nil, errors.New("--user: only root can run a program as another user: sudo gputrace run ...")
+		return nil, errors.New("--user: only root can run a program as another user: begin with sudo gputrace run --user NAME")
 	}
 	for _, e := range l.options.Env {
 		name, value, set := strings.Cut(e, "=")
