@@ -80,13 +80,21 @@ func (c *Case) evaluate() []Cause {
 	return out
 }
 
-// fills reports whether what the step has more than those before was put there by the line of the request, in no pass of a model.
+// fills reports whether what the step has more than those before belongs to no pass of a model: a loop behind the last step fills the device.
 func (c *Case) fills() bool {
-	switch c.Grown.Phase {
-	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
+	if c.State > 0 || isPass(c.Phase) || isPass(c.Grown.Phase) {
 		return false
 	}
-	return c.State == 0 && c.Grown.Site != "" && c.Grown.Site == c.Site
+	return c.Phase == phases.Other || c.Grown.Site != "" && c.Grown.Site == c.Site
+}
+
+// isPass reports whether a part of a step computes with the model.
+func isPass(p phases.Phase) bool {
+	switch p {
+	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
+		return true
+	}
+	return false
 }
 
 // follows is how much more is needed after the request than with it, bytes.
@@ -285,9 +293,7 @@ func (c *Case) cached() Cause {
 // loading is what a loop has put there before there were steps. A forward pass without steps before it loads nothing.
 func (c *Case) loading() Cause {
 	x := Cause{Decision: Loading, Usual: event.Unknown}
-	switch c.Fill.Phase {
-	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
-	default:
+	if !isPass(c.Fill.Phase) {
 		x.Bytes = c.Fill.Bytes
 	}
 	if x.Alone = No; x.Bytes >= c.Need {
