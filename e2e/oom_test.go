@@ -136,7 +136,7 @@ func TestOOMDecisions(t *testing.T) {
 		"limit":           {"2GiB", "limit", "it did not ask the driver"},
 		"other_process":   {"2GiB", "other_process", "other processes have"},
 		"outside_pytorch": {"3GiB", "outside_pytorch", "beside PyTorch's allocator"},
-		"private_pool":    {"2GiB", "private_pool", "in private pools"},
+		"private_pool":    {"2GiB", "private_pool", "in a MemPool"},
 		"absurd_request":  {"2GiB", "absurd_request", "the device has 2.0 GiB"},
 		"driver_error":    {"2GiB", "driver_error", "PyTorch did not report it"},
 	} {

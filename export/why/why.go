@@ -88,7 +88,7 @@ func alsoText(c *oom.Case) (out string) {
 		x := &c.Causes[i]
 		switch {
 		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Bytes == event.Unknown:
-		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes:
+		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
 			enough = append(enough, nameOf(x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
 			short = append(short, nameOf(x))
