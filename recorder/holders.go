@@ -53,7 +53,8 @@ type holderScans struct {
 	cancel  context.CancelFunc     // of the same
 	read    *Scan                  // done, but not all events of its time are applied
 	show    bool                   // the reading was asked for
-	waiting []chan<- holdersAnswer // who asked for the result of a reading
+	waiting []chan<- holdersAnswer // who asked for the result of a reading that has not begun
+	serving []chan<- holdersAnswer // who had asked when the one in progress began
 	peak    bool                   // it is that of a peak
 	wanted  bool                   // at once
 	asked   bool                   // only what is asked for is read
@@ -119,7 +120,7 @@ func (s *holderScans) request(to chan<- holdersAnswer) {
 
 // finish asks for a last reading; over tells when it was made. One that was begun just before is the last, and where nobody asks there is none.
 func (s *holderScans) finish() {
-	needed := !s.soon && !s.asked
+	needed := !s.soon && !s.asked || s.waiting != nil
 	s.last, s.wanted = true, needed
 	s.over = s.over || !needed && s.results == nil && s.read == nil
 }
@@ -150,6 +151,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
+	s.serving, s.waiting = append(s.serving, s.waiting...), nil
 	limit := s.timeout()
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, reconcile.Timeout(limit))
 	results, target, slots := make(chan scanned, 1), s.target, s.slots
@@ -240,11 +242,12 @@ func (s *holderScans) failed() {
 	s.end()
 }
 
+// answer answers those who had asked when the reading began: one that was under way says nothing of what came later.
 func (s *holderScans) answer(a holdersAnswer) {
-	for _, to := range s.waiting {
+	for _, to := range s.serving {
 		to <- a
 	}
-	s.waiting = nil
+	s.serving = nil
 }
 
 func (s *holderScans) end() {
@@ -268,7 +271,7 @@ func (s *holderScans) join() {
 		return
 	}
 	s.latest = s.read
-	if s.peak || s.show || s.waiting != nil {
+	if s.peak || s.show || s.serving != nil {
 		joined := s.joined(s.view())
 		if joined.Bytes > s.height {
 			s.height, s.highest = joined.Bytes, joined
@@ -300,6 +303,7 @@ func (s *holderScans) stop() {
 	if s.read != nil {
 		s.latest = s.read
 	}
+	s.serving, s.waiting = append(s.serving, s.waiting...), nil
 	s.answer(holdersAnswer{err: ErrOver})
 	s.read, s.over = nil, true
 }
