@@ -89,6 +89,24 @@ func TestScanOver(t *testing.T) {
 	require.Empty(t, p.scans.waiting)
 }
 
+// TestScanAskedMeanwhile: who asks while a reading is under way waits for the next one: that has begun before what is asked about.
+func TestScanAskedMeanwhile(t *testing.T) {
+	s := begun(t, &madeTarget{pid: 7}, nil).scans
+	first, second := make(chan holdersAnswer, 1), make(chan holdersAnswer, 1)
+	s.request(first)
+	s.maybeBegin(time.Now())
+	require.NotNil(t, s.results)
+	s.request(second)
+	s.answer(holdersAnswer{err: ErrOver})
+	require.Len(t, first, 1)
+	require.Empty(t, second)
+	require.True(t, s.wanted, "there is another reading")
+	s.finish()
+	require.True(t, s.wanted, "also where the recording ends meanwhile")
+	s.stop()
+	require.Len(t, second, 1, "nobody waits for ever")
+}
+
 // TestScanTables: the highest peak has a table where clearly more was live then.
 func TestScanTables(t *testing.T) {
 	n := begun(t, &madeTarget{pid: 7}, nil).scans
