@@ -3,16 +3,17 @@
 //go:build linux && cgo
 // clang-format on
 
-// In secure execution (file capabilities), glibc's dynamic linker removes LD_LIBRARY_PATH, TMPDIR and other unsafe variables from
-// the environment block of the initial stack and moves the pointers after them down:
+// In secure execution (file capabilities), glibc's dynamic linker removes LD_LIBRARY_PATH, TMPDIR and other unsafe
+// variables from the environment block of the initial stack and moves the pointers after them down:
 //
 //     kernel:  argv... NULL  A  LD_LIBRARY_PATH  B  NULL  auxv...
 //     ld.so:   argv... NULL  A  B              NULL NULL  auxv...
 //
-// Go's runtime expects the auxiliary vector directly after the first NULL, finds its end there instead, and runs without one: no
-// vDSO, no kernel version, no notice of secure execution. The strings themselves are still in place, one after the other between
-// the arguments and the name of the program (fs/exec.c, copy_strings), so the pointers are put back before Go's runtime starts.
-// The C library gets a copy of the cleaned environment: what it must not trust stays hidden from it.
+// Go's runtime expects the auxiliary vector directly after the first NULL, finds its end there instead, and runs
+// without one: no vDSO, no kernel version, no notice of secure execution. The strings themselves are still in place,
+// one after the other between the arguments and the name of the program (fs/exec.c, copy_strings), so the pointers are
+// put back before Go's runtime starts. The C library gets a copy of the cleaned environment: what it must not trust
+// stays hidden from it.
 #include <features.h>
 #ifdef __GLIBC__ // other C libraries leave the environment as it is
 #include <stdlib.h>
