@@ -75,16 +75,13 @@ func (r *reading) assemble(live *liveBlocks) error {
 	return nil
 }
 
-// confirmPages bounds what is read again: 2 GiB, of which a million small tensors take one.
-const confirmPages = 1 << 19
-
 // readAgain prepares a second reading.
 func (a *assembly) readAgain() (done func(), err error) {
 	maps, err := a.p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	im, err := memory.New(a.ctx, a.p, memory.RegionsOf(maps), confirmPages)
+	im, err := memory.NewRing(a.ctx, a.p, memory.RegionsOf(maps), a.held())
 	if err != nil {
 		return nil, err
 	}

@@ -177,7 +177,7 @@ func TestDamagedJob(t *testing.T) {
 	require.NoError(t, err)
 	r := &reading{ctx: t.Context(), p: &linuxProcess{j.p, allocator}, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
 	defer r.code.Close()
-	r.options.MaxCopy = DefaultMaxCopy
+	r.options.MaxCopy, r.options.Freeze = DefaultMaxCopy, DefaultFreeze
 	_, err = r.prepare()
 	require.NoError(t, err)
 	defer r.im.Close()

@@ -13,7 +13,8 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultMaxCopy = 8 << 30 // bytes
+	DefaultMaxCopy = 8 << 30  // bytes
+	DefaultMaxHeld = 32 << 20 // bytes
 	DefaultOthers  = 0
 	// DefaultFreeze is a bound of a stop that users of a job hardly notice.
 	DefaultFreeze = 250 * time.Millisecond
@@ -25,9 +26,12 @@ type Options struct {
 	// continue. 0, the default, never stops it: then what changes while it is read is read again, and a name is given only
 	// when it holds. When the time is over before all is copied, the report is one of a running process; it says so.
 	Freeze time.Duration
-	// MaxCopy bounds how much of the process's memory is held in ours, bytes. 0 stands for DefaultMaxCopy. Memory beyond
+	// MaxCopy bounds how much of the memory of a process that is stopped is held in ours, bytes. 0 stands for DefaultMaxCopy. Memory beyond
 	// it is left out, and the report says so.
 	MaxCopy uint64
+	// MaxHeld bounds how much of the memory of a process that runs is held in ours at once, bytes. 0 stands for DefaultMaxHeld. What is needed
+	// again later is read again: less takes more time, and loses nothing.
+	MaxHeld uint64
 	// Others is how many paths are given at most for each block, beside the best one: Block.Others. The number of
 	// holders is always counted.
 	Others int

@@ -59,6 +59,9 @@ func read(ctx context.Context, p system, code *torchlayout.Code, report *Report,
 	if r.options.MaxCopy == 0 {
 		r.options.MaxCopy = DefaultMaxCopy
 	}
+	if r.options.MaxHeld == 0 {
+		r.options.MaxHeld = DefaultMaxHeld
+	}
 	live, err := r.copy()
 	if r.im != nil {
 		defer r.im.Close()
@@ -126,9 +129,16 @@ func (r *reading) prepare() (l listing, err error) {
 	}
 	const spare = 1 << 14 // pages
 	r.pages = memory.CountPages(l.present)
+	if r.options.Freeze == 0 {
+		r.im, err = memory.NewRing(r.ctx, r.p, nil, r.held())
+		return l, err
+	}
 	r.im, err = memory.New(r.ctx, r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>memory.PageShift))
 	return l, err
 }
+
+// held is how many pages of a process that runs are held at once.
+func (r *reading) held() uint64 { return r.options.MaxHeld >> memory.PageShift }
 
 // copyNow copies the memory of a running process, and looks at it while it is copied.
 func (r *reading) copyNow() (*liveBlocks, error) {

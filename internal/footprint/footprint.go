@@ -22,7 +22,7 @@ const (
 	// garbage is how much of it may pile up, percent of what is in use.
 	garbage = 25
 	// slack is how much more than what is in use the Go heap may have before memory is given back to the kernel, bytes.
-	slack = 24 << 20
+	slack = 16 << 20
 	// mappedMost is how much of mapped files may be resident beside the program itself, bytes: symbols and unwind rows of PyTorch's libraries
 	// are hundreds of MiB, each of which is read once.
 	mappedMost = 16 << 20

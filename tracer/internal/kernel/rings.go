@@ -7,7 +7,6 @@ package kernel
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/bits"
 	"os"
@@ -62,7 +61,7 @@ func groupBytes(ring int) int { return max(ring/2, os.Getpagesize()) }
 // openRings opens the one ring, or makes those of groups.
 func (k *Side) openRings(bytes, groups int) (err error) {
 	if groups == 0 {
-		k.reader, err = ringbuf.NewReader(k.objs.Ring)
+		k.reader, err = newOneReader(k.objs.Ring, bytes)
 		return err
 	}
 	bytes = groupBytes(bytes)
@@ -143,7 +142,7 @@ type recordReader interface {
 // which the time is earlier; but what refers to it comes later, with a later time than the moment. So records up to the moment are in order, and
 // the rest waits for the next.
 type groupReader struct {
-	rings    []*groupRing
+	rings    []*sharedRing
 	epoll    int
 	deadline time.Time
 	now      func() uint64 // CLOCK_MONOTONIC, ns
@@ -162,17 +161,6 @@ type groupRecord struct {
 	at, end int // in data
 }
 
-// groupRing is the memory that the kernel shares of a ring (kernel/bpf/ringbuf.c): a page with the position of the reader, one with that of the
-// writers, then the data, twice, so that a record that begins at its end goes on behind it.
-type groupRing struct {
-	read, written *uint64
-	data          []byte
-	mask          uint64
-	mark          uint64 // where it was reserved at the noted moment
-	consumer      []byte
-	producer      []byte
-}
-
 // newGroupReader reads rings of so many bytes.
 func newGroupReader(rings []*ebpf.Map, bytes int) (r *groupReader, err error) {
 	r = &groupReader{epoll: -1, now: monotonic}
@@ -184,19 +172,13 @@ func newGroupReader(rings []*ebpf.Map, bytes int) (r *groupReader, err error) {
 	if r.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return r, fmt.Errorf("wait for several rings: %w", err)
 	}
-	page := os.Getpagesize()
 	for _, m := range rings {
-		g := &groupRing{mask: uint64(bytes - 1)}
+		g, err := mapRing(m.FD(), bytes)
+		if err != nil {
+			return r, err
+		}
 		r.rings = append(r.rings, g)
-		if g.consumer, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-			return r, fmt.Errorf("map a ring: %w", err)
-		}
-		if g.producer, err = unix.Mmap(m.FD(), int64(page), page+2*bytes, unix.PROT_READ, unix.MAP_SHARED); err != nil {
-			return r, fmt.Errorf("map a ring: %w", err)
-		}
-		g.read, g.written = (*uint64)(unsafe.Pointer(&g.consumer[0])), (*uint64)(unsafe.Pointer(&g.producer[0]))
-		g.data = g.producer[page:]
-		if err = unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, m.FD(), &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+		if err := unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, m.FD(), &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 			return r, fmt.Errorf("wait for several rings: %w", err)
 		}
 	}
@@ -212,8 +194,7 @@ func monotonic() uint64 {
 // Close implements recordReader.
 func (r *groupReader) Close() error {
 	for _, g := range r.rings {
-		_ = unix.Munmap(g.consumer)
-		_ = unix.Munmap(g.producer)
+		g.unmap()
 	}
 	r.rings = nil
 	if r.epoll < 0 {
@@ -227,9 +208,6 @@ func (r *groupReader) Close() error {
 // SetDeadline implements recordReader.
 func (r *groupReader) SetDeadline(t time.Time) { r.deadline = t }
 
-// busyPause is how long a record is waited for that is reserved and not written yet, which takes a microsecond unless its writer lost the CPU.
-const busyPause = 50 * time.Microsecond
-
 // ReadInto implements recordReader.
 func (r *groupReader) ReadInto(record *ringbuf.Record) error {
 	for {
@@ -237,7 +215,7 @@ func (r *groupReader) ReadInto(record *ringbuf.Record) error {
 			return nil
 		}
 		if !r.looked {
-			if err := r.wait(); err != nil {
+			if err := waitFor(r.epoll, r.deadline); err != nil {
 				return err
 			}
 			r.looked = true
@@ -253,17 +231,6 @@ func (r *groupReader) ReadInto(record *ringbuf.Record) error {
 			return os.ErrDeadlineExceeded
 		}
 	}
-}
-
-// wait returns at the deadline, or when the kernel says that there is something that cannot wait.
-func (r *groupReader) wait() error {
-	left := max(0, time.Until(r.deadline))
-	var events [maxRings]unix.EpollEvent
-	_, err := unix.EpollWait(r.epoll, events[:], int((left+time.Millisecond-1)/time.Millisecond))
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("wait for several rings: %w", err)
-	}
-	return nil
 }
 
 func (r *groupReader) take(record *ringbuf.Record) bool {
@@ -311,20 +278,19 @@ func (r *groupReader) compact() {
 }
 
 // drain reads a ring up to its mark. It is false when it has come to a record that is not written yet.
-func (r *groupReader) drain(g *groupRing) bool {
+func (r *groupReader) drain(g *sharedRing) bool {
 	for at := atomic.LoadUint64(g.read); at < g.mark; {
-		begin := at & g.mask
-		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&g.data[begin])))
+		head := g.head(at)
 		if head&unix.BPF_RINGBUF_BUSY_BIT != 0 {
 			return false
 		}
 		length := uint64(head &^ unix.BPF_RINGBUF_DISCARD_BIT)
 		if head&unix.BPF_RINGBUF_DISCARD_BIT == 0 && length >= recordTime+8 {
-			from, record := len(r.data), g.data[begin+unix.BPF_RINGBUF_HDR_SZ:][:length]
-			r.data = append(r.data, record...)
-			r.records = append(r.records, groupRecord{binary.NativeEndian.Uint64(record[recordTime:]), from, len(r.data)})
+			from := len(r.data)
+			r.data = g.copyTo(r.data, at, length)
+			r.records = append(r.records, groupRecord{binary.NativeEndian.Uint64(r.data[from+int(recordTime):]), from, len(r.data)})
 		}
-		at += (length + unix.BPF_RINGBUF_HDR_SZ + 7) &^ 7
+		at = after(at, length)
 		atomic.StoreUint64(g.read, at)
 	}
 	return true

@@ -38,12 +38,12 @@ func TestParseCPUs(t *testing.T) {
 
 // memoryRing is a ring in memory of ours, of which a test is the kernel.
 type memoryRing struct {
-	*groupRing
+	*sharedRing
 	at uint64 // where the next record is reserved
 }
 
 func newMemoryRing(size int) *memoryRing {
-	return &memoryRing{groupRing: &groupRing{read: new(uint64), written: new(uint64), data: make([]byte, 2*size), mask: uint64(size - 1)}}
+	return &memoryRing{sharedRing: &sharedRing{read: new(uint64), written: new(uint64), data: make([]byte, size), mask: uint64(size - 1)}}
 }
 
 // reserve makes room for a record whose time is not known yet.
@@ -62,16 +62,13 @@ func (m *memoryRing) submit(at, time uint64, text string) {
 	binary.NativeEndian.PutUint64(b[recordTime:], time)
 	copy(b[16:], text)
 	for i := range b {
-		m.data[(at+unix.BPF_RINGBUF_HDR_SZ+uint64(i))&m.mask], m.data[(at+unix.BPF_RINGBUF_HDR_SZ+uint64(i))&m.mask+m.mask+1] = b[i], b[i]
+		m.data[(at+unix.BPF_RINGBUF_HDR_SZ+uint64(i))&m.mask] = b[i]
 	}
 	m.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, n) })
 }
 
-// put writes a head, in both halves of the memory.
-func (m *memoryRing) put(at uint64, write func([]byte)) {
-	write(m.data[at&m.mask:])
-	write(m.data[at&m.mask+m.mask+1:][:unix.BPF_RINGBUF_HDR_SZ])
-}
+// put writes a head.
+func (m *memoryRing) put(at uint64, write func([]byte)) { write(m.data[at&m.mask:]) }
 
 func (m *memoryRing) add(time uint64, text string) { m.submit(m.reserve(16+len(text)), time, text) }
 
@@ -92,7 +89,7 @@ func newGroups(t *testing.T, n, size int) *groups {
 	for range n {
 		m := newMemoryRing(size)
 		g.rings = append(g.rings, m)
-		r.rings = append(r.rings, m.groupRing)
+		r.rings = append(r.rings, m.sharedRing)
 	}
 	return g
 }
@@ -185,7 +182,31 @@ func TestGroupsAround(t *testing.T) {
 		require.Equal(t, want, got)
 		want = want[:0]
 		for _, r := range g.rings {
-			require.Equal(t, r.at, *r.groupRing.read)
+			require.Equal(t, r.at, *r.sharedRing.read)
 		}
+	}
+}
+
+// TestOneAround: records go around the end of a small ring, in one piece or two, and each comes once and in order; then the deadline is said.
+func TestOneAround(t *testing.T) {
+	ring := newMemoryRing(4096)
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	defer unix.Close(epoll)
+	r := &oneReader{ring: ring.sharedRing, epoll: epoll}
+	for n := range 3000 {
+		text := fmt.Sprintf("%d%*s", n, n*7%90, "")
+		if n%11 == 0 {
+			at := ring.reserve(16 + len(text))
+			ring.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, uint32(16+len(text))|unix.BPF_RINGBUF_DISCARD_BIT) })
+		}
+		ring.add(uint64(n), text)
+		r.SetDeadline(time.Now())
+		var record ringbuf.Record
+		require.NoError(t, r.ReadInto(&record))
+		require.Equal(t, text, string(record.RawSample[16:]))
+		require.Zero(t, record.Remaining)
+		require.ErrorIs(t, r.ReadInto(&record), os.ErrDeadlineExceeded)
+		require.Equal(t, ring.at, *ring.read)
 	}
 }

@@ -29,18 +29,17 @@ const (
 const MaxAddress = topSpans << spanShift
 
 const (
-	// spanShift is the size of what one table of pages covers: 1 GiB.
+	// spanShift is the size of what one part of Leaves covers: 1 GiB.
 	spanShift = 30
-	spanPages = 1 << (spanShift - PageShift)
 	// topSpans covers 47 bits of addresses, all that a process maps unless it asks for more (x86-64, mm.rst).
 	topSpans = 1 << (47 - spanShift)
-	// maxSpans bounds the tables of pages, 1 MiB of address space of ours each.
-	maxSpans = 1024
 	// farPages bounds what is read beside the copy, on demand: read-only data of libraries, mostly.
 	farPages = 1 << 15
 	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.
 	farRun  = 4
 	nearRun = 2
+	// minRing is the least that an image holds that drops pages, 4 MiB.
+	minRing = 1 << 10
 )
 
 // Region is a range of addresses that may be read.
@@ -61,8 +60,9 @@ type Image struct {
 	regions []Region // sorted
 	pages   []byte   // the copy; pages 0 and 1 are not used
 	used    uint32   // pages of it
-	tables  [][]uint32
-	spans   int
+	next    uint32   // page of it that is filled next
+	tables  pageTable
+	ring    []uint64                                          // nil: pages stay; else the address of each page of the copy, 0: none
 	bytes   uint64                                            // read from the process
 	absent  []uint64                                          // pages that could not be read
 	renew   func() (regions []Region, present []Run, ok bool) // see OnRenew
@@ -87,14 +87,28 @@ const (
 
 // New makes an image without a copy that holds at most so many pages. When ctx is done, nothing more can be read.
 func New(ctx context.Context, m process.Memory, regions []Region, capacity uint64) (*Image, error) {
-	im := &Image{ctx: ctx, memory: process.Until(ctx, m), regions: regions, used: firstPage, tables: make([][]uint32, topSpans)}
-	size := int(firstPage+capacity+farPages) << PageShift
+	return newImage(ctx, m, regions, capacity+farPages)
+}
+
+func newImage(ctx context.Context, m process.Memory, regions []Region, capacity uint64) (*Image, error) {
+	im := &Image{ctx: ctx, memory: process.Until(ctx, m), regions: regions, used: firstPage, next: firstPage}
+	size := int(firstPage+capacity) << PageShift
 	b, err := reserve(size)
 	if err != nil {
 		return nil, fmt.Errorf("make room for a copy of %d MiB: %w", size>>20, err)
 	}
 	im.pages, im.mapped = b, true
 	return im, nil
+}
+
+// NewRing makes an image without a copy that holds so many pages at most, and at least minRing: when there is no room, what was read first is
+// dropped, to be read again when it is asked for. It is never Full and never Whole.
+func NewRing(ctx context.Context, m process.Memory, regions []Region, pages uint64) (*Image, error) {
+	im, err := newImage(ctx, m, regions, max(pages, minRing))
+	if err == nil {
+		im.ring = make([]uint64, len(im.pages)>>PageShift)
+	}
+	return im, err
 }
 
 // NewProbe makes an image that reads a page alone when one is asked for, and knows which pages it has: see Pages.
@@ -124,9 +138,10 @@ func (im *Image) Room() uint64 { return uint64(len(im.pages))>>PageShift - first
 
 // Reset forgets what was copied. Of the heap regions the runs are present, and nothing else is read.
 func (im *Image) Reset(regions []Region, present []Run) {
-	im.regions, im.used, im.spans, im.whole, im.cut, im.present, im.full = regions, firstPage, 0, false, false, present, false
+	im.regions, im.used, im.next, im.whole, im.cut, im.present, im.full = regions, firstPage, firstPage, false, false, present, false
 	im.absent = im.absent[:0]
-	clear(im.tables)
+	im.tables = pageTable{}
+	clear(im.ring)
 }
 
 // Regions are the ranges of addresses that may be read, sorted.
@@ -253,6 +268,7 @@ func (im *Image) readPages(p Pager, pages []uint64) time.Duration {
 		}
 	}
 	im.used += uint32(len(pages))
+	im.next = im.used
 	return took
 }
 
@@ -264,15 +280,14 @@ func (im *Image) Fixed() bool { return im.memory == nil }
 
 // Forget drops the pages of an image that is no copy, to read them anew.
 func (im *Image) Forget() {
-	im.used, im.absent, im.renewed = firstPage, im.absent[:0], 0
+	im.used, im.next, im.absent, im.renewed = firstPage, firstPage, im.absent[:0], 0
+	clear(im.ring)
 	if !im.tracked {
-		for _, t := range im.tables {
-			clear(t)
-		}
+		im.tables = pageTable{}
 		return
 	}
 	for _, addr := range im.order {
-		im.tables[addr>>spanShift][addr>>PageShift&(spanPages-1)] = pageUnknown
+		im.tables.set(addr, pageUnknown)
 	}
 	im.order = im.order[:0]
 }
@@ -284,8 +299,8 @@ func (im *Image) Close() {
 	if im.mapped {
 		_ = unix.Munmap(im.pages)
 	}
-	im.pages, im.mapped, im.used = nil, false, 0
-	clear(im.tables)
+	im.pages, im.mapped, im.used, im.next, im.ring = nil, false, 0, 0, nil
+	im.tables = pageTable{}
 }
 
 // RegionsOf picks the mappings that may be read: private memory and data of libraries. Devices and other special files
@@ -337,13 +352,11 @@ func (im *Image) page(addr uint64) (n uint32, ok bool) {
 	if addr >= topSpans<<spanShift {
 		return 0, false
 	}
-	if t := im.tables[addr>>spanShift]; t != nil {
-		if n = t[addr>>PageShift&(spanPages-1)]; n >= firstPage {
-			return n, true
-		}
-		if n == pageAbsent {
-			return 0, false
-		}
+	if n = im.tables.get(addr); n >= firstPage {
+		return n, true
+	}
+	if n == pageAbsent {
+		return 0, false
 	}
 	return im.fetch(addr)
 }
@@ -384,25 +397,49 @@ func (im *Image) fetch(addr uint64) (uint32, bool) {
 
 // load reads n pages into the copy, and returns how many were read.
 func (im *Image) load(addr, n uint64) uint64 {
-	room := uint64(len(im.pages))>>PageShift - uint64(im.used)
-	im.full = im.full || n > room
-	n = min(n, room)
-	if n == 0 {
+	if n = im.room(n); n == 0 {
 		return 0
 	}
-	at := uint64(im.used) << PageShift
+	at := uint64(im.next) << PageShift
 	got := im.fill(im.pages[at:at+n<<PageShift], addr)
 	whole := uint64(max(got, 0)) >> PageShift
 	for i := range whole {
-		if !im.set(addr+i<<PageShift, im.used+uint32(i)) {
+		if !im.set(addr+i<<PageShift, im.next+uint32(i)) {
 			whole = i
 			break
 		}
 	}
-	im.used += uint32(whole)
+	im.took(whole)
 	im.bytes += whole << PageShift
-	im.ahead.of(im.used)
 	return whole
+}
+
+// room makes room for n pages at im.next, or for as many as there can be.
+func (im *Image) room(n uint64) uint64 {
+	room := uint64(len(im.pages))>>PageShift - uint64(im.next)
+	if im.ring == nil {
+		im.full = im.full || n > room
+		return min(n, room)
+	}
+	if n > room {
+		im.next = firstPage
+		n = min(n, uint64(len(im.pages))>>PageShift-firstPage)
+	}
+	for i := range im.ring[im.next:][:n] {
+		at := im.next + uint32(i)
+		if addr := im.ring[at]; addr != 0 && im.entry(addr) == at {
+			im.tables.set(addr, pageUnknown)
+		}
+		im.ring[at] = 0
+	}
+	return n
+}
+
+// took says that n pages at im.next were filled.
+func (im *Image) took(n uint64) {
+	im.next += uint32(n)
+	im.used = max(im.used, im.next)
+	im.ahead.of(im.used)
 }
 
 // twoHalves is from where on two threads share a read, bytes.
@@ -427,25 +464,16 @@ func (im *Image) fill(b []byte, addr uint64) int {
 	return got
 }
 
-func (im *Image) entry(addr uint64) uint32 {
-	if t := im.tables[addr>>spanShift]; t != nil {
-		return t[addr>>PageShift&(spanPages-1)]
-	}
-	return pageUnknown
-}
+func (im *Image) entry(addr uint64) uint32 { return im.tables.get(addr) }
 
 // set enters a page. It is false when there are too many tables.
 func (im *Image) set(addr uint64, n uint32) bool {
-	t := im.tables[addr>>spanShift]
-	if t == nil {
-		if im.spans >= maxSpans {
-			return false
-		}
-		im.spans++
-		t = make([]uint32, spanPages)
-		im.tables[addr>>spanShift] = t
+	if !im.tables.set(addr, n) {
+		return false
 	}
-	t[addr>>PageShift&(spanPages-1)] = n
+	if im.ring != nil && n >= firstPage {
+		im.ring[n] = addr &^ (PageSize - 1)
+	}
 	if im.tracked {
 		im.order = append(im.order, addr&^(PageSize-1))
 	}
@@ -457,10 +485,8 @@ func (im *Image) Word(addr uint64) uint64 {
 	if addr&7 != 0 || addr >= topSpans<<spanShift {
 		return 0
 	}
-	if t := im.tables[addr>>spanShift]; t != nil {
-		if n := t[addr>>PageShift&(spanPages-1)]; n >= firstPage {
-			return binary.LittleEndian.Uint64(im.pages[uint64(n)<<PageShift|addr&(PageSize-1):])
-		}
+	if n := im.tables.get(addr); n >= firstPage {
+		return binary.LittleEndian.Uint64(im.pages[uint64(n)<<PageShift|addr&(PageSize-1):])
 	}
 	n, ok := im.page(addr)
 	if !ok {
@@ -483,6 +509,9 @@ func (im *Image) View(addr uint64, n int) []byte {
 	if n == 0 {
 		return []byte{}
 	}
+	if im.ring != nil { // what it holds may be dropped
+		return im.copied(addr, n)
+	}
 	first, ok := im.page(addr)
 	if !ok {
 		return nil
@@ -500,6 +529,14 @@ func (im *Image) View(addr uint64, n int) []byte {
 	if adjacent {
 		at := uint64(first)<<PageShift | addr&(PageSize-1)
 		return im.pages[at : at+uint64(n) : at+uint64(n)]
+	}
+	return im.copied(addr, n)
+}
+
+// copied reads a range into memory of its own.
+func (im *Image) copied(addr uint64, n int) []byte {
+	if _, ok := im.page(addr); !ok { // before memory is taken for what may be no size
+		return nil
 	}
 	out := make([]byte, n)
 	if _, err := im.ReadAt(out, addr); err != nil {

@@ -219,15 +219,9 @@ func (im *Image) Keep(addr uint64, page []byte) {
 	if im.entry(addr) != pageUnknown {
 		return
 	}
-	at := uint64(im.used) << PageShift
-	if at+PageSize > uint64(len(im.pages)) {
-		im.full = true
-		return
-	}
-	if im.set(addr, im.used) {
-		copy(im.pages[at:], page)
-		im.used++
-		im.ahead.of(im.used)
+	if im.room(1) == 1 && im.set(addr, im.next) {
+		copy(im.pages[uint64(im.next)<<PageShift:], page[:PageSize])
+		im.took(1)
 	}
 }
 

@@ -126,8 +126,8 @@ func withoutStar(name string) string { return strings.TrimPrefix(name, "*") }
 // classTable is the classes of a process by their tables, however often its memory is read.
 type classTable struct {
 	low, high uint64 // all tables lie in between
-	// pages has a bit for each page in which a table may lie, by GiB.
-	pages [][]uint64
+	// pages has a bit for each page in which a table may lie, by 512 GiB and GiB: libraries lie in one or two of them.
+	pages [memory.MaxAddress >> topShift]*[1 << (topShift - spanShift)]*[spanPages / 64]uint64
 	ids   *memory.Table // table -> number in list + 1, 0: none
 	list  []*class
 	// sizesAsked: malloc was asked for the sizes, see Malloc; unsized: it says none.
@@ -137,17 +137,19 @@ type classTable struct {
 // classes tells the classes of the objects in an image.
 type classes struct {
 	im    *memory.Image
-	fixed bool // the table is not added to
+	fixed bool   // the table is not added to
+	text  []byte // of one name, as it is read
 	*classTable
 }
 
 const (
 	spanShift = 30 // of what is one part of classTable.pages: 1 GiB
 	spanPages = 1 << (spanShift - memory.PageShift)
+	topShift  = 39 // of what is one part of all, 512 GiB
 )
 
 func newClasses(im *memory.Image) *classes {
-	c := &classes{im: im, classTable: &classTable{ids: memory.NewTable(), pages: make([][]uint64, memory.MaxAddress>>spanShift)}}
+	c := &classes{im: im, classTable: &classTable{ids: memory.NewTable()}}
 	for _, r := range im.Regions() {
 		if !mayHaveTables(&r) {
 			continue
@@ -157,15 +159,24 @@ func newClasses(im *memory.Image) *classes {
 		}
 		c.high = r.End
 		for at := r.Start; at < r.End; at += memory.PageSize {
-			span := &c.pages[at>>spanShift]
-			if *span == nil {
-				*span = make([]uint64, spanPages/64)
-			}
-			p := at >> memory.PageShift & (spanPages - 1)
-			(*span)[p/64] |= 1 << (p % 64)
+			c.note(at)
 		}
 	}
 	return c
+}
+
+// note notes a page in which a table may lie.
+func (t *classTable) note(at uint64) {
+	part := &t.pages[at>>topShift]
+	if *part == nil {
+		*part = new([1 << (topShift - spanShift)]*[spanPages / 64]uint64)
+	}
+	span := &(*part)[at>>spanShift&(1<<(topShift-spanShift)-1)]
+	if *span == nil {
+		*span = new([spanPages / 64]uint64)
+	}
+	p := at >> memory.PageShift & (spanPages - 1)
+	(*span)[p/64] |= 1 << (p % 64)
 }
 
 // mayHaveTables reports whether tables of classes may lie in a region: constant or initialised data of a library.
@@ -176,7 +187,11 @@ func (c *classes) maybe(w uint64) bool {
 	if w&7 != 0 || w >= memory.MaxAddress {
 		return false
 	}
-	span := c.pages[w>>spanShift]
+	part := c.pages[w>>topShift]
+	if part == nil {
+		return false
+	}
+	span := part[w>>spanShift&(1<<(topShift-spanShift)-1)]
 	p := w >> memory.PageShift & (spanPages - 1)
 	return span != nil && span[p/64]>>(p%64)&1 != 0
 }
@@ -245,7 +260,10 @@ func (c *classes) read(vtable uint64) *class {
 // infoName is the name of a typeinfo.
 func (c *classes) infoName(info uint64) string {
 	at := c.im.Word(info+typeInfoName) &^ notUnique
-	var b [maxClassName]byte
+	if c.text == nil {
+		c.text = make([]byte, maxClassName)
+	}
+	b := c.text
 	for n := 64; n <= maxClassName; n *= 8 {
 		got, _ := c.im.ReadAt(b[:n], at)
 		if end := bytes.IndexByte(b[:got], 0); end >= 0 {
