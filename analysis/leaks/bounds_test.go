@@ -279,7 +279,7 @@ func TestVerdictOf(t *testing.T) {
 	require.Equal(t, OutOfMemory, of(true, none))
 	require.Equal(t, Growing, of(true, func(r *Report) { r.Findings = make([]Finding, 1) }))
 	for _, doubt := range []func(*Report){
-		func(r *Report) { r.Steps.Count-- }, func(r *Report) { r.Steps.Loads = true }, func(r *Report) { r.Steps.Rise = 1 }, func(r *Report) { r.Suspect = &Finding{} },
+		func(r *Report) { r.Steps.Count-- }, func(r *Report) { r.Steps.Loads = true }, func(r *Report) { r.Steps.Rise = 1 }, func(r *Report) { r.Suspects = []Finding{{}} },
 	} {
 		require.Equal(t, Unclear, of(false, doubt))
 	}
@@ -301,7 +301,7 @@ func TestLoading(t *testing.T) {
 		require.Equal(t, c.settled, c.s.Settled(), c.s)
 	}
 	require.Zero(t, (&Report{}).Needed())
-	r := &Report{Steps: Steps{Period: 10}, Suspect: &Finding{First: 5, Period: 100}}
+	r := &Report{Steps: Steps{Period: 10}, Suspects: []Finding{{First: 5, Period: 100}}}
 	require.InDelta(t, 10*(5+100*(minRises+1)), r.Needed(), 1e-9)
 }
 

@@ -95,7 +95,7 @@ const (
 	Growing     Verdict = "growing"       // there are findings
 	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
 	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
-	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, Suspect, or Steps.Rise by no rule
+	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, Suspects, or Steps.Rise by no rule
 )
 
 // MinSteps is how many steps it takes to say that nothing grows.
@@ -111,8 +111,10 @@ type Report struct {
 	Notes []Finding
 	// Past are what grew in a loop that has ended, where another one runs now.
 	Past []Finding
-	// Suspect is what may grow, where there are no findings: at a period of which too few were seen. nil: there is nothing.
-	Suspect *Finding
+	// Suspects are what may grow, where there are no findings: lines that rise at one period of which too few were seen, the most bytes first.
+	Suspects []Finding
+	// Risers are the lines of which Steps.Rise is, as far as lines are known, the most bytes first.
+	Risers []Riser
 }
 
 // Steps says how steps were found.
@@ -266,9 +268,9 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 		fill(r.Findings, &r.Steps, o)
 		fill(r.Notes, &r.Steps, o)
 		if len(r.Findings) == 0 {
-			r.suspect(d.suspect(&r.Steps, o), o)
+			r.suspect(d.suspects(&r.Steps, o), o)
 		}
-		r.Steps.Rise = r.unexplained(d.level.rise(), o)
+		r.rise(d, o)
 		r.Steps.Slopes = d.slopes.result()
 	}
 	r.Verdict = verdictOf(r, refused)
@@ -298,7 +300,7 @@ func verdictOf(r *Report, refused bool) Verdict {
 		return Growing
 	case refused:
 		return OutOfMemory
-	case r.Steps.Count >= MinSteps && !r.Steps.Loads && r.Steps.Rise == 0 && r.Suspect == nil:
+	case r.Steps.Count >= MinSteps && !r.Steps.Loads && r.Steps.Rise == 0 && len(r.Suspects) == 0:
 		return Steady
 	}
 	return Unclear

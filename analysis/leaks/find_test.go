@@ -254,14 +254,12 @@ func TestEpochs(t *testing.T) {
 	for n, want := range map[int]leaks.Verdict{3: leaks.Unclear, 4: leaks.Unclear, 5: leaks.Growing, 7: leaks.Growing} {
 		got := epochs(n, same).find(t, nil)
 		require.Equal(t, want, got.Verdict, "%d epochs", n)
-		require.Equal(t, want == leaks.Unclear, got.Suspect != nil, "%d epochs", n)
-		f := got.Suspect
+		require.Equal(t, want == leaks.Unclear, len(got.Suspects) == 1, "%d epochs", n)
+		all := append(got.Suspects, got.Findings...)
+		require.Len(t, all, 1)
+		f := all[0]
 		if want == leaks.Growing {
-			f = &got.Findings[0]
 			require.Equal(t, leaks.Low, f.Confidence)
-		}
-		if f == nil {
-			continue
 		}
 		require.Equal(t, "train.py:30 main", f.Name())
 		require.Equal(t, []int{25, 25}, []int{f.Period, f.First})

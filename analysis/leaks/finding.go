@@ -107,7 +107,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
 		}
 	}
-	all = d.withoutExchange(all)
+	all = d.beside(d.withCompanions(d.withoutExchange(all), alike{matches: minMatches}))
 	for i := range all {
 		done[lineKey{all[i].place, all[i].line}] = true
 	}
@@ -188,14 +188,9 @@ const wholeFactor = 1.25
 
 // trends are what rises at one line, the most first: its sites, or the line as a whole where they are the smaller part of it.
 func (d *detector) trends(k lineKey, g []risen) []trend {
-	sorts.Func(g, func(a, b risen) int {
-		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period),
-			cmp.Compare(a.site.stack, b.site.stack))
-	})
-	out := make([]trend, len(g))
+	out := trendsOf(g)
 	sum, alone := amount{}, true
 	for i := range g {
-		out[i] = g[i].trend
 		sum = sum.plus(g[i].step)
 		alone = alone && g[i].from != nil && g[i].from.line == k.line
 	}
@@ -203,6 +198,19 @@ func (d *detector) trends(k lineKey, g []risen) []trend {
 		if t, ok := s.blockTrend(); ok && t.step.requested > wholeFactor*sum.requested && t.step.blocks > wholeFactor*sum.blocks {
 			return []trend{t}
 		}
+	}
+	return out
+}
+
+// trendsOf puts what rises at one line in order, the most first, and returns its trends.
+func trendsOf(g []risen) []trend {
+	sorts.Func(g, func(a, b risen) int {
+		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period),
+			cmp.Compare(a.site.stack, b.site.stack), cmp.Compare(a.site.class, b.site.class))
+	})
+	out := make([]trend, len(g))
+	for i := range g {
+		out[i] = g[i].trend
 	}
 	return out
 }

@@ -2,12 +2,16 @@
 
 package leaks
 
+import "slices"
+
 // What a run of equal rises in equal distances must be.
 const (
 	keptRungs = 32 // the latest are kept, at least
 	// suspectRises of equal amounts in equal distances are too few for a finding, and too many for the word steady, where the distance is
 	// above warmUp: an epoch, say, of which few were seen.
 	suspectRises = 3
+	// fewRises are enough where they are large: a steadyShare of all.
+	fewRises = 2
 	// spanShare and suspectShare are the parts of all steps that a run must last for, one in so many: windows tell of what began late.
 	spanShare    = 12
 	suspectShare = 4
@@ -41,12 +45,8 @@ func (s *series) climb(step int, f floor) {
 
 // ladder is the rungs at the end that are equal amounts in equal distances, with the one before; nil: there are not three.
 func (s *series) ladder() []rung {
-	all := make([]floor, len(s.rungs))
-	for i := range all {
-		all[i] = s.rungs[i].floor
-	}
-	left := survivors(all)
-	n := len(all)
+	left := s.rungFloors()
+	n := len(left)
 	if n < suspectRises {
 		return nil
 	}
@@ -104,35 +104,69 @@ func (s *series) blockTrend() (trend, bool) {
 
 // Needed is how long a recording of the same job must be for what is suspected to be judged, nanoseconds; 0: nothing is, or it is not known.
 func (r *Report) Needed() float64 {
-	if r.Suspect == nil {
+	if len(r.Suspects) == 0 {
 		return 0
 	}
-	return r.Steps.Period * float64(r.Suspect.First+(minRises+1)*r.Suspect.Period)
+	f, _ := Total(r.Suspects)
+	return r.Steps.Period * float64(f.First+(minRises+1)*f.Period)
 }
 
-// suspect is the site whose blocks rise by the most at a period of which too few were seen for a finding; nil: there is none.
-func (d *detector) suspect(steps *Steps, o *Options) *Finding {
-	var best *risen
+// suspects are the lines whose blocks rise at a period of which too few were seen for a finding, the most bytes first; of several periods, those of
+// the one by which most bytes rise. nil: there are none.
+func (d *detector) suspects(steps *Steps, o *Options) []Finding {
+	if out := d.suspectsOf(suspectRises, 0, steps, o); out != nil || d.level.windows == nil {
+		return out
+	}
+	return d.suspectsOf(fewRises, float64(d.level.windows[len(d.level.windows)-1].bytes)/steadyShare, steps, o)
+}
+
+// recurring are the sites that rise at a period, so far a number of times or more.
+func (d *detector) recurring(rises int) []risen {
+	var all []risen
 	for k, s := range d.sites {
-		t, ok := s.periodic(suspectRises, suspectShare)
+		t, ok := s.periodic(rises, suspectShare)
 		if !ok || t.period <= warmUp || s.step-1-s.rungs[len(s.rungs)-1].step > t.period {
 			continue
 		}
 		d.learn(k.stack, s.source)
-		r := risen{t, k.place, s.source.line, s.source, k, s.source.stack}
-		if len(d.withoutExchange([]risen{r})) == 0 {
+		all = append(all, risen{t, k.place, s.source.line, s.source, k, s.source.stack})
+	}
+	return all
+}
+
+// suspectsOf are those that rise a number of times or more, by least bytes each time or more.
+func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options) []Finding {
+	all := d.withCompanions(d.withoutExchange(d.recurring(rises)), alike{1, true})
+	sums := map[int]float64{}
+	for i := range all {
+		sums[all[i].period] += all[i].step.bytes
+	}
+	period := 0
+	for p, bytes := range sums {
+		if bytes*float64(p) < least {
 			continue
 		}
-		if best == nil || r.rise.bytes > best.rise.bytes || r.rise.bytes == best.rise.bytes && k.stack < best.site.stack {
-			best = &r
+		if period == 0 || bytes > sums[period] || bytes == sums[period] && p > period {
+			period = p
 		}
 	}
-	if best == nil {
+	if period == 0 {
 		return nil
 	}
-	f := []Finding{d.finding(lineKey{best.place, best.line}, []risen{*best}, []trend{best.trend}, steps, o)}
-	fill(f, steps, o)
-	return &f[0]
+	all = slices.DeleteFunc(d.recurring(fewRises), func(r risen) bool { return r.period != period })
+	all = d.withCompanions(d.withoutExchange(all), alike{1, true})
+	groups := map[lineKey][]risen{}
+	for _, r := range all {
+		k := lineKey{r.place, r.line}
+		groups[k] = append(groups[k], r)
+	}
+	var out []Finding
+	for k, of := range groups {
+		out = append(out, d.finding(k, of, trendsOf(of), steps, o))
+	}
+	order(out)
+	fill(out, steps, o)
+	return out
 }
 
 // fromLadder takes period and amounts from the latest rises, when there are three or more of equal amounts in equal distances.
@@ -156,11 +190,7 @@ const (
 
 // fromCycle takes period and amounts from the latest rises, when their distances and amounts recur.
 func (s *series) fromCycle(t *trend) bool {
-	all := make([]floor, len(s.rungs))
-	for i := range all {
-		all[i] = s.rungs[i].floor
-	}
-	left, n := survivors(all), len(all)
+	left, n := s.rungFloors(), len(s.rungs)
 	same := func(i, k int) bool {
 		return s.rungs[i].step-s.rungs[i-1].step == s.rungs[i-k].step-s.rungs[i-k-1].step && sameAmount(left[i].minus(left[i-1]), left[i-k].minus(left[i-k-1]))
 	}

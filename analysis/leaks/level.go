@@ -49,8 +49,7 @@ func (l *level) rise() uint64 {
 	for i, f := range late {
 		lows[i] = f.bytes
 	}
-	n := (len(lows) + 3) / 4
-	by := slices.Min(lows[len(lows)-n:]) - slices.Max(lows[:n])
+	by := laterRise(l.windows)
 	slices.Sort(lows)
 	if by <= lows[len(lows)/2]/steadyShare && !l.climbs() || by <= 0 {
 		return 0

@@ -77,10 +77,25 @@ func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 	}
 	last := at[len(at)-1]
 	t.period = at[1] - at[0]
-	if t.step = over(left[last].minus(left[at[0]]), last-at[0]); !equalRises(left, at) {
+	switch from := at[sameBlocks(left, at):]; {
+	case equalRises(left, at):
+		t.step = over(left[last].minus(left[at[0]]), last-at[0])
+	case len(from) >= suspectRises && len(from) < len(at): // before, blocks left in the place of some
+		t.step = over(left[last].minus(left[from[0]]), last-from[0])
+	default:
 		t.step = over(s.grown(t, r, windows))
 	}
 	return true
+}
+
+// sameBlocks is the position of the first of the latest rises that all have the same number of blocks.
+func sameBlocks(left []floor, at []int) int {
+	by := func(i int) int64 { return left[at[i]].blocks - left[at[i]-1].blocks }
+	i := len(at) - 1
+	for i > 0 && by(i-1) == by(len(at)-1) {
+		i--
+	}
+	return i
 }
 
 // equalRises says whether the same is requested with all rises.

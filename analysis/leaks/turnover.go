@@ -130,7 +130,10 @@ func (d *detector) decideAll() {
 
 // lend takes a block that left a pool from what its site has.
 func (s *site) lend(step int, x *departure) {
-	f := floor{1, s.live.requested / max(1, s.live.blocks), x.bytes}
+	f := floor{1, x.bytes, x.bytes}
+	if s.live.bytes > 0 { // what was requested of the block is not known: as much of it as of the others
+		f.requested = int64(float64(x.bytes) / float64(s.live.bytes) * float64(s.live.requested))
+	}
 	for _, to := range []*series{&s.series, s.line} {
 		to.remove(step, f)
 		to.lent = to.lent.plus(f)

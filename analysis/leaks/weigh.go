@@ -93,16 +93,22 @@ func (r *Report) PerDay() (bytes float64, ok bool) {
 	return bytes / r.Steps.Period * 1e9 * day, true
 }
 
-// suspect notes what may grow, or that it will not matter. f nil: nothing does.
-func (r *Report) suspect(f *Finding, o *Options) {
-	if f == nil {
+// suspect notes what may grow, or that it will not matter.
+func (r *Report) suspect(all []Finding, o *Options) {
+	matters, notes := weigh(all, &r.Steps, o)
+	r.Suspects, r.Notes = matters, append(r.Notes, notes...)
+}
+
+// rise sets by how many bytes what is in use between steps rose, and by which lines. What is excused of a line is so of all.
+func (r *Report) rise(d *detector, o *Options) {
+	rise := d.level.rise()
+	if rise == 0 {
 		return
 	}
-	if matters, _ := weigh([]Finding{*f}, &r.Steps, o); len(matters) == 0 {
-		r.Notes = append(r.Notes, *f)
-		return
+	risers, excused := d.risers()
+	if r.Steps.Rise = r.unexplained(rise-min(rise, excused), o); r.Steps.Rise > 0 {
+		r.Risers = risers
 	}
-	r.Suspect = f
 }
 
 // unexplained is by how many bytes what is in use between steps rose in their later half beside what the notes are of; 0: by too little to matter.

@@ -82,14 +82,14 @@ func TestEndedIsNeverFull(t *testing.T) {
 func TestWeighedSuspect(t *testing.T) {
 	r := &Report{Steps: Steps{Count: 100, Period: 1e9}}
 	r.suspect(nil, &Options{})
-	r.suspect(&Finding{Bytes: 10}, &Options{})
+	r.suspect([]Finding{{Bytes: 10}}, &Options{})
 	require.Len(t, r.Notes, 1)
-	require.Nil(t, r.Suspect)
+	require.Empty(t, r.Suspects)
 	require.EqualValues(t, 0, r.unexplained(500, &Options{}), "it is of the note")
 	require.EqualValues(t, 0, r.unexplained(501, &Options{}), "the rest will not matter")
 	require.EqualValues(t, 1e6, r.unexplained(1e6, &Options{}))
 	full := &Options{Free: map[event.Device]uint64{{Type: event.DeviceCUDA}: 1 << 40, {Type: event.DeviceCUDA, Index: 1}: 10}}
 	require.EqualValues(t, 501, r.unexplained(501, full), "of the device that is full first")
-	r.suspect(&Finding{Bytes: 1e6}, &Options{})
-	require.InDelta(t, 1e6, r.Suspect.Bytes, 0)
+	r.suspect([]Finding{{Bytes: 1e6}}, &Options{})
+	require.InDelta(t, 1e6, r.Suspects[0].Bytes, 0)
 }

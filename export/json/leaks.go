@@ -153,8 +153,8 @@ func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	for i := range r.Notes {
 		out.Notes = append(out.Notes, leakFindingOf(&r.Notes[i]))
 	}
-	if r.Suspect != nil {
-		f := leakFindingOf(r.Suspect)
+	if len(r.Suspects) > 0 {
+		f := leakFindingOf(&r.Suspects[0])
 		out.Suspect = &f
 	}
 	return out

@@ -135,16 +135,15 @@ func LeakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
-	if f := r.Suspect; f != nil && r.Steps.Count >= leaks.MinSteps {
-		text := fmt.Sprintf("unknown: %s keeps %s, which was seen too few times to say whether it goes on", f.Name(), LeakMore(f))
+	if len(r.Suspects) > 0 && r.Steps.Count >= leaks.MinSteps {
+		text := fmt.Sprintf("unknown: %s, which was seen too few times to say whether it goes on", LeakTotal(r.Suspects, "at least "))
 		if n := r.Needed(); n > 0 {
-			text += fmt.Sprintf(": about %s tell", Duration(time.Duration(n)))
+			text += fmt.Sprintf("; a recording of about %s can tell", Duration(time.Duration(n)))
 		}
 		return text
 	}
 	if r.Steps.Rise > 0 && r.Steps.Count >= leaks.MinSteps {
-		return fmt.Sprintf("unknown: %s more are in use between steps than in the middle of %d steps, and no line grows by equal steps; --step-on FUNCTION says where one begins",
-			Bytes(r.Steps.Rise), r.Steps.Count)
+		return "unknown: " + leakRise(r)
 	}
 	if r.Steps.Loads {
 		return fmt.Sprintf("unknown: next to nothing was freed in %d steps: it may be a model that is loaded, or memory that grows; record longer", r.Steps.Count)
@@ -154,6 +153,24 @@ func LeakSentence(r *leaks.Report) string {
 		text += fmt.Sprintf(": about %s", Duration(time.Duration(leaks.MinSteps*r.Steps.Period)))
 	}
 	return text
+}
+
+// leakRise says by how much more is in use than before, and by which line where one is most of it.
+func leakRise(r *leaks.Report) string {
+	text := fmt.Sprintf("%s more are in use between steps than in the middle of %d steps", Bytes(r.Steps.Rise), r.Steps.Count)
+	if len(r.Risers) > 0 && 2*r.Risers[0].Bytes >= r.Steps.Rise {
+		return text + fmt.Sprintf(", %s of it at %s: too few rises were seen to say whether it goes on; record longer", Bytes(r.Risers[0].Bytes), r.Risers[0].Name)
+	}
+	return text + ", and no line grows by equal steps; --step-on FUNCTION says where one begins"
+}
+
+// LeakTotal says of findings, one or more, which lines keep how much together; least begins the amount.
+func LeakTotal(all []leaks.Finding, least string) string {
+	f, lines := leaks.Total(all)
+	if lines > 1 {
+		return fmt.Sprintf("%s and %s keep %s%s", f.Name(), Plural(uint64(lines-1), "other line"), least, LeakMore(&f))
+	}
+	return fmt.Sprintf("%s keeps %s%s", f.Name(), least, LeakMore(&f))
 }
 
 // LeakText is a finding in a sentence.

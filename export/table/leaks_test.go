@@ -46,10 +46,10 @@ func leakReports() map[string]*leaks.Report {
 		"oom":     {Verdict: leaks.OutOfMemory, Steps: optimizer},
 		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Last: 7, Source: steps.SourceBackward, On: "a.py:3 main", Period: 46.25e6}},
 		"nothing": {Verdict: leaks.Unclear},
-		"suspect": {Verdict: leaks.Unclear, Steps: optimizer, Suspect: &leaks.Finding{
+		"suspect": {Verdict: leaks.Unclear, Steps: optimizer, Suspects: []leaks.Finding{{
 			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .1, Requested: 400, Bytes: 409.6, Period: 10,
 			First: 20, Last: 58, Share: nan, Confidence: leaks.Low, Seconds: nan,
-		}},
+		}}},
 		"backward": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{{
 			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/search.py", Line: 10, Function: "train", Backward: true, Blocks: 4, Requested: 24520,
 			Bytes: 25000, Period: 30, First: 1, Last: 58, LiveBytes: 1 << 20, LiveBlocks: 40, Share: .49, Seconds: nan, Confidence: leaks.High,

@@ -118,11 +118,8 @@ func outOfMemory(a *answer.Answer) *Text {
 }
 
 func growing(a *answer.Answer) string {
-	f, lines := leaks.Total(a.Leaks.Findings)
-	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(&f))
-	if lines > 1 {
-		text = fmt.Sprintf("%s and %s keep %s", f.Name(), table.Plural(uint64(lines-1), "other line"), table.LeakMore(&f))
-	}
+	f, _ := leaks.Total(a.Leaks.Findings)
+	text := table.LeakTotal(a.Leaks.Findings, "")
 	if a.Rate > 0 && f.Layer != event.LayerHost {
 		text += fmt.Sprintf(": +%s/s", table.MeanBytes(a.Rate))
 	}
@@ -155,7 +152,7 @@ func unknown(a *answer.Answer) string {
 	r := a.Leaks
 	_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
 	risen := risen(a)
-	if r.Steps.Rise > 0 && r.Suspect == nil && risen != "" {
+	if r.Steps.Rise > 0 && len(r.Suspects) == 0 && len(r.Risers) == 0 && risen != "" {
 		why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
 	}
 	if risen != "" {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// Riser is a line that has a part in Steps.Rise.
+type Riser struct {
+	Name  string
+	Bytes uint64
+}
+
+// laterRise is by how many bytes the least of a step rose in the later half of windows: each of their last quarter has more than each of the first.
+// 0: it did not.
+func laterRise(windows []floor) int64 {
+	late := windows[len(windows)/2:]
+	if len(late) == 0 {
+		return 0
+	}
+	n := (len(late) + 3) / 4
+	first, last := late[0].bytes, late[len(late)-1].bytes
+	for i := range n {
+		first, last = max(first, late[i].bytes), min(last, late[len(late)-1-i].bytes)
+	}
+	return max(0, last-first)
+}
+
+// reachedBefore reports whether as much as at the end survived a step of the earlier half, after the warm-up, and was freed since.
+func (s *series) reachedBefore() bool {
+	end := s.windows[len(s.windows)-1].bytes
+	from := (warmUp + s.width) / s.width
+	half := s.windows[:len(s.windows)/2]
+	return slices.ContainsFunc(half[min(from, len(half)):], func(f floor) bool { return f.bytes >= end })
+}
+
+// isExcused reports whether the rise of a series in its later half is none that goes on, by what its line would not be a finding either: it is a
+// tooth of a sawtooth, entries that come and go, or a height that it had before.
+func (s *series) isExcused() bool {
+	_, rises, saw := s.sawtooth(blocksOf, minTroughs)
+	return saw && !rises || s.byChance(len(s.windows)/2) || s.reachedBefore()
+}
+
+// risers are the lines whose memory rose in the later half of all steps, the most bytes first, and how much of that is excused.
+func (d *detector) risers() (all []Riser, excused uint64) {
+	for k, s := range d.lines {
+		if k.place.layer != event.LayerTorch || s.windows == nil {
+			continue
+		}
+		switch by := laterRise(s.windows); {
+		case by == 0:
+		case s.isExcused():
+			excused += uint64(by)
+		default:
+			all = append(all, Riser{k.line.name(), uint64(by)})
+		}
+	}
+	sorts.Func(all, func(x, y Riser) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	return all, excused
+}
