@@ -107,7 +107,7 @@ var mayImport = map[string][]string{
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
-	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
+	"analysis/answer":    {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures"},
 	"analysis/leaks":     {"analysis/advice", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},

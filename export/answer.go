@@ -156,6 +156,9 @@ func peaked(now *view.View) bool {
 // program the end is before it freed everything.
 func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	at := view.Selection{Detail: true}
+	if s.End != nil {
+		in.Facts = s.End.HolderFacts
+	}
 	if t := in.Course.Exit; t != 0 {
 		in.When, in.Time = answer.AtExit, t
 		at.Moment = moment.Moment{Kind: moment.SinceStart, Time: t}
@@ -172,7 +175,7 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	case !grows && peaked(in.Now):
 		peak := at
 		peak.Moment = moment.Moment{Kind: moment.Peak}
-		in.When, in.Time = answer.AtPeak, 0
+		in.When, in.Time, in.Read = answer.AtPeak, 0, s.read()
 		in.View, err = s.selected(peak, likely)
 		return err
 	}

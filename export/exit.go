@@ -99,14 +99,16 @@ func (s *Source) read() map[string]string {
 	if held := s.Trace.Held(); len(held) > 0 { // of the lines that grow
 		rows = append(rows, held[len(held)-1].Rows...)
 	}
-	sums, best := map[string]uint64{}, map[string]event.HeldRow{}
+	type held struct{ site, holder string }
+	sums, parts, best := map[string]uint64{}, map[held]uint64{}, map[string]event.HeldRow{}
 	for _, r := range rows {
-		if r.Holder == view.NoHolder || r.Holder == "" { // mostly newer than the reading
+		if r.Holder == view.NoHolder || r.Holder == "" || r.Holder[0] == '<' { // mostly newer than the reading, or of C++ for the moment
 			continue
 		}
-		sums[r.Site] += r.Bytes
-		if r.Bytes > best[r.Site].Bytes {
-			best[r.Site] = r
+		k := held{r.Site, r.Holder}
+		sums[r.Site], parts[k] = sums[r.Site]+r.Bytes, parts[k]+r.Bytes
+		if parts[k] > best[r.Site].Bytes {
+			best[r.Site] = event.HeldRow{Holder: r.Holder, Bytes: parts[k]}
 		}
 	}
 	for site, r := range best {

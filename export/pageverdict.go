@@ -68,6 +68,9 @@ func verdictOf(a *answer.Answer) *html.Verdict {
 	for _, n := range t.Notes {
 		v.Facts = append(v.Facts, html.Fact{Name: n.Name, Value: n.Text})
 	}
+	for _, s := range verdict.Spare(a) {
+		v.Facts = append(v.Facts, html.Fact{Name: strings.ToLower(s.Word), Value: s.Text})
+	}
 	if a.Case != nil {
 		v.Findings = caseFindings(a.Case)
 	}

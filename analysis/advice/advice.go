@@ -74,6 +74,7 @@ var rules = []Rule{
 	{"cycle", isGarbage, sayCycle},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
+	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
@@ -125,6 +126,9 @@ func sayCycle(e *Evidence) string {
 const longestCycle = 70
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
+
+// keepsTraceback: exceptions in a container keep the frames in which they were raised.
+func keepsTraceback(e *Evidence) bool { return e.torch() && raised(e) != "" }
 
 // isOptimizers: state of optimizers stays, of more than one.
 func isOptimizers(e *Evidence) bool {

@@ -69,6 +69,11 @@ var proofs = map[string]struct {
 		says: "the cache of mask() has room for every call",
 		not:  map[string]Evidence{"an attribute": {Holder: "model.cache[0..9]"}},
 	},
+	"traceback": {
+		is:   Evidence{Holder: "a.py:9 main() local failures[0..61].__traceback__.tb_next.tb_frame a.py:2 fit() local output"},
+		says: "failures keeps exceptions, and their tracebacks",
+		not:  map[string]Evidence{"one exception": {Holder: "error.__traceback__.tb_frame a.py:2 fit() local outputs[0..9]"}},
+	},
 	"optimizers": {
 		is:   Evidence{Holder: "train() local made[0..9].state[4 keys]['exp_avg', 'exp_avg_sq']", Signs: Python | Optimizer},
 		says: "made keeps every optimizer",

@@ -15,6 +15,7 @@ const (
 	statePart   = ".state["
 	groupsPart  = ".param_groups["
 	contextPart = " ctx."
+	tracePart   = ".__traceback__"
 )
 
 // frames are what a name begins with if it is a variable of a function, a closure or a default.
@@ -89,6 +90,18 @@ func keepers(e *Evidence) string {
 		return "each tensor in " + variableOf(kept)
 	}
 	return variableOf(e.Holder)
+}
+
+// IsGarbage reports whether a name is of garbage in a cycle of references.
+func IsGarbage(holder string) bool { return garbage(holder) != "" }
+
+// raised is the container of exceptions whose tracebacks lead to the blocks; empty: there is none.
+func raised(e *Evidence) string {
+	before, _, ok := strings.Cut(e.Holder, tracePart)
+	if !ok || !Named(e.Holder) || !varies(before) {
+		return ""
+	}
+	return variableOf(before)
 }
 
 // garbage is the class of an object that is garbage; empty: it is none.

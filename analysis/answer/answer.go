@@ -10,6 +10,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -49,7 +50,9 @@ type Input struct {
 	// Free is the unused memory of each device at the end, bytes; missing: not known.
 	Free map[event.Device]uint64
 	// Read says of sites, by name, what held most of their blocks when holders were last read: it counts where View names nothing.
-	Read   map[string]string
+	Read map[string]string
+	// Facts are what readings found beside the names of holders, by name; nil: nothing.
+	Facts  map[string]advice.Facts
 	Course *Course
 	Driver []figures.DriverUse // the devices, by the last reading; nil: not known
 	// DriverTime is when Driver was read, CLOCK_BOOTTIME nanoseconds; 0: at the end.
@@ -97,6 +100,7 @@ type Answer struct {
 	Cached  *Cached
 	Waiting *Waiting
 	Retried *Retried
+	Garbage *Garbage // where it is a large part of Total; nil: it is not, or not known
 }
 
 // Sum is memory that is for one thing.
@@ -139,6 +143,7 @@ func New(in *Input) *Answer {
 	a.Rows, a.Rest, a.Total = g.rows()
 	a.parts = g.parts
 	a.growth(in)
+	a.Garbage = a.garbageOf(g, in)
 	a.totals(in)
 	if in.Course != nil {
 		a.Between, a.High = in.Course.Between, in.Course.High

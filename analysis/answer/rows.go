@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -32,7 +33,11 @@ type grouping struct {
 	index   map[string]int
 	groups  []group
 	total   int64
-	parts   []Row // all of them, once rows were made
+	parts   []Row            // all of them, once rows were made
+	garbage map[string]int64 // bytes, by holder
+
+	claimed  map[claimKey]*leaks.Finding
+	inferred bool // of some of the garbage only the line is known
 }
 
 // group is the entries of a row.
@@ -43,7 +48,8 @@ type group struct {
 }
 
 func newGrouping(in *Input) *grouping {
-	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}}
+	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}}
+	g.claim(g.entries)
 	for i := range g.entries {
 		g.add(&g.entries[i])
 	}
@@ -91,17 +97,22 @@ func (g *grouping) rowOf(e *view.Row) (string, Row) {
 	if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
 		row.Holder = e.Holder
 	}
-	if f := g.finding(e, row.Holder); f != nil {
+	if f := cmp.Or(g.finding(e, row.Holder), g.claimed[claimOf(e)]); f != nil {
 		if row.Holder == "" {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
 		return "grows " + cmp.Or(f.Holder, f.Name()), row
 	}
-	if row.Holder == "" && g.in.Read[site(e)] != "" {
-		row.Holder, row.Inferred = g.in.Read[site(e)], uint64(max(0, e.Bytes))
+	if read := g.in.Read[site(e)]; row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
+		row.Holder, row.Inferred = read, uint64(max(0, e.Bytes))
 	}
 	switch {
+	case advice.IsGarbage(row.Holder):
+		row.Category = phases.NoCategory // it is for nothing any more
+		g.garbage[row.Holder] += e.Bytes
+		g.inferred = g.inferred || row.Inferred > 0
+		return "held " + row.Holder, row
 	case known[row.Category]:
 		row.Holder, row.Named = "", true
 		return "for " + string(row.Category), row
@@ -129,6 +140,56 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		}
 	}
 	return nil
+}
+
+// claimKey is the memory of a stack that one thing holds.
+type claimKey struct {
+	stack  event.StackID
+	holder string
+}
+
+func claimOf(e *view.Row) claimKey { return claimKey{e.StackID, e.Holder} }
+
+// claimedShare is the part of what a finding has grown by that its rows must show.
+const claimedShare = 0.95
+
+// claim finds the memory of lines that grow which other things hold than most of it: as much of it, the largest first, as the lines have grown by
+// belongs to what grows, and is not steady.
+func (g *grouping) claim(entries []view.Row) {
+	g.claimed = map[claimKey]*leaks.Finding{}
+	if g.in.Leaks == nil {
+		return
+	}
+	for i := range g.in.Leaks.Findings {
+		f := &g.in.Leaks.Findings[i]
+		var shown int64
+		var others []*view.Row
+		for k := range entries {
+			e := &entries[k]
+			if e.StackID == 0 || !slices.Contains(f.Stacks, e.StackID) {
+				continue
+			}
+			holder := ""
+			if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
+				holder = e.Holder
+			}
+			if g.finding(e, holder) != nil {
+				shown += e.Bytes
+			} else {
+				others = append(others, e)
+			}
+		}
+		sorts.Func(others, func(x, y *view.Row) int {
+			return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
+		})
+		for _, e := range others {
+			if float64(shown) >= claimedShare*float64(f.Grown) {
+				break
+			}
+			g.claimed[claimOf(e)] = f
+			shown += e.Bytes
+		}
+	}
 }
 
 // sameHolder reports whether two readings name the same thing: "losses[0..24]" grows to "losses[0..99]".
@@ -194,16 +255,26 @@ func isShown(r *Row, before, growing int, total int64) bool {
 	return growing == 0 && before < maxRows && float64(r.Bytes) >= leastShare*float64(total)
 }
 
+// purposeWidth is the most of a variable that holds memory from before the attach, characters.
+const purposeWidth = 24
+
 // purpose is what the sums of the rest call the memory of a row.
 func (g *grouping) purpose(m *group) string {
 	switch e := &m.members[0]; {
 	case m.Finding != nil:
 		return "growing too"
+	case advice.IsGarbage(m.Holder):
+		return "garbage"
 	case m.Category != phases.NoCategory:
 		return strings.ReplaceAll(string(m.Category), "_", " ")
 	case e.Layer == event.LayerDevice.String():
 		return "outside PyTorch"
-	case e.Name == stacks.BeforeAttach && m.Holder == "" && g.in.Leaks != nil && len(g.in.Leaks.Findings) > 0:
+	case e.Name == stacks.BeforeAttach && m.Holder != "":
+		if float64(m.Bytes) < leastShare*float64(g.total) {
+			return "other"
+		}
+		return varpath.Fit(m.Holder, purposeWidth)
+	case e.Name == stacks.BeforeAttach && g.in.Leaks != nil && len(g.in.Leaks.Findings) > 0:
 		return Unread
 	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing is known but that: "[before attach]"
 		return strings.Trim(e.Name, "[]")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -26,6 +27,7 @@ func emptyView() *view.View { return view.New(&heap.Snapshot{}, nil, nil) }
 func rowsOf(in *Input, entries ...view.Row) (rows []Row, rest []Sum, total int64) {
 	in.View = emptyView()
 	g := newGrouping(in)
+	g.claim(entries)
 	for i := range entries {
 		g.add(&entries[i])
 	}
@@ -352,10 +354,62 @@ func TestUnreadIsNotSteady(t *testing.T) {
 	grows.StackID, other.StackID = 1, 1
 	older.Name, older.File, older.Holder = stacks.BeforeAttach, "", "kept[0..9]"
 	rows, rest, _ := rowsOf(&Input{Leaks: report}, grows, older, old, held)
-	require.Equal(t, []Sum{{Unread, 300}, {"before attach", 200}}, rest)
+	require.Equal(t, []Sum{{Unread, 300}, {"index", 200}}, rest)
 	require.EqualValues(t, 150, rows[0].Bytes)
 	require.Len(t, rows[0].Lines, 2)
 	require.Zero(t, rows[0].MoreLines())
 	rows, _, _ = rowsOf(&Input{Leaks: report}, grows, other, older)
 	require.Equal(t, 1, rows[0].MoreLines())
+}
+
+// TestGrowingLineIsNotSteady: what something else holds of a line that grows belongs to what grows, as far as the line has grown.
+func TestGrowingLineIsNotSteady(t *testing.T) {
+	report := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]", Grown: 150}}}
+	grows, graph, step := entry(1, 100), entry(1, 50), entry(1, 10)
+	grows.Holder, graph.Holder, step.Holder = "kept[0..9]", "C++ ReluBackward0", "output"
+	for i, e := range []*view.Row{&grows, &graph, &step} {
+		e.StackID, e.Category = 1, []string{"", "activations", "activations"}[i]
+	}
+	rows, rest, _ := rowsOf(&Input{Leaks: report}, grows, graph, step)
+	require.Len(t, rows, 1)
+	require.EqualValues(t, 150, rows[0].Bytes)
+	require.Equal(t, []Sum{{"activations", 10}}, rest)
+}
+
+// TestGarbage: garbage is for nothing, is inferred of a line whose other blocks are garbage, and is said if it is much.
+func TestGarbage(t *testing.T) {
+	const mib = 1 << 20
+	old, newer, other := entry(1, 40*mib), entry(1, 20*mib), entry(2, 30*mib)
+	old.Holder, old.Category, newer.Category = "garbage Linear.*", "parameters", "parameters"
+	garbageOf := func(in *Input, entries ...view.Row) *Garbage {
+		in.View = emptyView()
+		g, a := newGrouping(in), &Answer{Leaks: in.Leaks}
+		for i := range entries {
+			g.add(&entries[i])
+		}
+		a.Rows, a.Rest, a.Total = g.rows()
+		return a.garbageOf(g, in)
+	}
+	in := &Input{When: AtPeak, Read: map[string]string{"a.py:1": "garbage Linear.*", "a.py:2": "model"}}
+	got := garbageOf(in, old, newer, other)
+	require.Equal(t, &Garbage{
+		Bytes: 60 * mib, Total: 90 * mib, About: true, Holder: "garbage Linear.*",
+		Advice: "Linear is garbage in a cycle of references: call gc.collect(), or break the cycle",
+	}, got)
+	rows, _, _ := rowsOf(in, old, newer, other)
+	require.Equal(t, []string{"garbage Linear.*", ""}, []string{rows[0].Holder, rows[1].Holder})
+	require.Equal(t, phases.NoCategory, rows[0].Category)
+	in.Read = nil
+	in.Facts = map[string]advice.Facts{"garbage Linear.*": {Cycle: "Linear.hook"}}
+	got = garbageOf(in, old, newer, other)
+	require.EqualValues(t, 40*mib, got.Bytes)
+	require.False(t, got.About)
+	require.Contains(t, got.Advice, "Linear.hook leads back")
+	in.Leaks = &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, Holder: "garbage Linear.*"}}}
+	require.Nil(t, garbageOf(in, old), "the finding says it")
+	in.Leaks = nil
+	old.Bytes = 9 * mib
+	require.Nil(t, garbageOf(in, old, other), "a small part")
+	old.Bytes = mib - 1
+	require.Nil(t, garbageOf(in, old), "little")
 }

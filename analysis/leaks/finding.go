@@ -64,6 +64,7 @@ type Finding struct {
 	First, Last int // steps, from 1: the first one exact to 1/64 of all
 	LiveBytes   uint64
 	LiveBlocks  uint64
+	Grown       uint64  // of LiveBytes, what was allocated since First
 	Share       float64 // of the growth of its layer and device since then, 0 to 1; NaN: that did not grow
 	Confidence  Confidence
 	Seconds     float64 // until the device is full, by all that grows on it, from the end of the recording on; NaN: not known
@@ -240,6 +241,7 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	if d.blind && k.place.layer == event.LayerTorch {
 		f.Requested = math.NaN()
 	}
+	f.Grown = uint64(max(0, rise))
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)

@@ -16,11 +16,15 @@ const (
 	Cached  = "CACHED"
 	Waiting = "WAITING"
 	Retried = "RETRIED"
+	Garbage = "GARBAGE"
 )
 
-// Spare returns what is reserved without use, what waits for another stream and what was refused first, each if it is much.
+// Spare returns what is garbage, what is reserved without use, what waits for another stream and what was refused first, each if it is much.
 func Spare(a *answer.Answer) []Text {
 	var out []Text
+	if g := a.Garbage; g != nil {
+		out = append(out, Text{Word: Garbage, Text: garbage(g)})
+	}
 	if a.Cached != nil {
 		out = append(out, Text{Word: Cached, Text: cached(a.Cached)})
 	}
@@ -32,6 +36,14 @@ func Spare(a *answer.Answer) []Text {
 		out = append(out, Text{Word: Retried, Text: retried(a.Retried)})
 	}
 	return out
+}
+
+func garbage(g *answer.Garbage) string {
+	text := fmt.Sprintf("%s of %s waits for Python's cycle collector. %s", table.SignedBytes(g.Bytes), table.SignedBytes(g.Total), g.Advice)
+	if g.About {
+		return "about " + text
+	}
+	return text
 }
 
 func cached(c *answer.Cached) string {

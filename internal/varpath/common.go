@@ -42,6 +42,9 @@ func Common(parts []Part, share float64) string {
 		all = group
 		depth++
 	}
+	for depth > 0 && inTraceback(all[0].Elements[depth-1]) { // several variables of one frame
+		depth--
+	}
 	if depth == 0 {
 		return ""
 	}
@@ -50,6 +53,11 @@ func Common(parts []Part, share float64) string {
 		return head + anyOf + strings.TrimPrefix(tail, ".")
 	}
 	return head
+}
+
+// inTraceback reports whether an element leads from a traceback to a frame.
+func inTraceback(element string) bool {
+	return strings.HasPrefix(element, tbFrame) || element == ".tb_next"
 }
 
 type weighed struct {

@@ -23,7 +23,7 @@ func Fit(name string, width int) string {
 			return short
 		}
 	}
-	e := p.Elements
+	e := withoutFrames(p.Elements)
 	if path := join(e); fits(path, width) {
 		return path
 	}
@@ -51,6 +51,24 @@ func Fit(name string, width int) string {
 		return short
 	}
 	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
+}
+
+// traceback is the attribute of an exception that leads to frames.
+const traceback = ".__traceback__"
+
+// withoutFrames leaves out what lies between a traceback and the variable of the frame that it keeps.
+func withoutFrames(elements []string) []string {
+	i := slices.Index(elements, traceback)
+	if i < 0 {
+		return elements
+	}
+	for k := i + 1; k+1 < len(elements); k++ {
+		if strings.HasPrefix(elements[k], tbFrame) {
+			variable := "." + strings.TrimPrefix(elements[k+1], " ")
+			return slices.Concat(elements[:i+1], []string{anyOf, variable}, withoutFrames(elements[k+2:]))
+		}
+	}
+	return elements
 }
 
 // leastElement is the length of the shortest rest of an element whose middle is left out, characters.
@@ -97,8 +115,9 @@ func fitBetween(e []string, last, width int) string {
 	first, end := 1, last
 	for first < end {
 		end--
-		if tail = e[end] + tail; !fits(short(), width) {
-			tail = tail[len(e[end]):]
+		before := tail
+		if tail = join(e[end:]); !fits(short(), width) {
+			tail = before
 			break
 		}
 		best = short()

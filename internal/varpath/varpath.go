@@ -22,13 +22,16 @@ const (
 	anyOf   = "…" // names of modules that differ
 	anyName = ".*"
 	graph   = ".grad_fn"
+	// tbFrame is followed by the frame that a traceback keeps, and local.
+	tbFrame = ".tb_frame "
 )
 
 // Parse takes a name apart.
 func Parse(name string) Path {
 	var p Path
 	rest := name
-	if i := lastOutside(name, local); i >= 0 {
+	outside, _, _ := strings.Cut(name, tbFrame) // what a traceback leads to is no variable of its own
+	if i := lastOutside(outside, local); i >= 0 {
 		p.Where, rest = name[:i], name[i+len(local):]
 	}
 	for rest != "" {
@@ -91,6 +94,11 @@ func elementLength(s string) int {
 	case strings.HasPrefix(s, graph) && (len(s) == len(graph) || strings.IndexByte(" <", s[len(graph)]) >= 0):
 		return len(s) // nodes of a graph
 	}
+	if strings.HasPrefix(s, tbFrame) {
+		if i := strings.Index(s, local); i > 0 {
+			return i + len(local) - 1
+		}
+	}
 	for i := 1; i < len(s); i++ {
 		switch {
 		case strings.HasPrefix(s[i:], ".."): // self.head_1..head_240
@@ -135,6 +143,8 @@ func kind(element string) string {
 		return "[]"
 	case strings.HasPrefix(element, graph):
 		return graph
+	case strings.HasPrefix(element, tbFrame):
+		return whereKey(element)
 	case element[0] != '.' || element == anyName:
 		return element
 	}

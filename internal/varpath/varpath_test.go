@@ -22,9 +22,12 @@ func TestParse(t *testing.T) {
 		"losses[0..9].grad_fn …":                          {"", "losses", "[0..9]", ".grad_fn …"},
 		"mod.f closure x[0]":                              {"", "mod", ".f", " closure", " x", "[0]"},
 		"a.py:1 f() local g suspended b.py:2 g() local h": {"a.py:1 f() local g suspended b.py:2 g()", "h"},
-		"d['x local y'].z":                                {"", "d", "['x local y']", ".z"},
-		"open[":                                           {"", "open", "["},
-		"":                                                {""},
+		"a.py:1 f() local e[0].__traceback__.tb_next.tb_frame b.py:2 g() local h.x": {
+			"a.py:1 f()", "e", "[0]", ".__traceback__", ".tb_next", ".tb_frame b.py:2 g() local", " h", ".x",
+		},
+		"d['x local y'].z": {"", "d", "['x local y']", ".z"},
+		"open[":            {"", "open", "["},
+		"":                 {""},
 	} {
 		p := Parse(name)
 		require.Equal(t, want, append([]string{p.Where}, p.Elements...), name)
@@ -67,6 +70,8 @@ func TestCommon(t *testing.T) {
 		{"model…cache[0..9]", []Part{part("model.enc.cache[0..9]", 50), part("model.dec.cache[0..9]", 50)}},
 		{"model", []Part{part("model.enc.x", 50), part("model.dec.y", 50)}},
 		{"a.py:9 main() local h[0..9]", []Part{part("a.py:9 main() local h[0..9]", 5), part("a.py:8 main() local h[0..3]", 4)}},
+		{"e[0..9].__traceback__", []Part{part("e[0..9].__traceback__.tb_frame b.py:2 g() local x", 5), part("e[0..9].__traceback__.tb_frame b.py:2 g() local y", 5)}},
+		{"e[0..9].__traceback__.tb_frame b.py:2 g() local x", []Part{part("e[0..9].__traceback__.tb_frame b.py:2 g() local x", 9), part("e[0].__traceback__.tb_frame b.py:3 g() local y", 1)}},
 		{"losses[0..9].grad_fn …", []Part{part("losses[0..9].grad_fn …", 5), part("losses[0].grad_fn<Mul>", 4)}},
 	} {
 		got := Common(c.parts, 0.75)
@@ -110,5 +115,8 @@ func TestFit(t *testing.T) {
 			require.Contains(t, got, "preds")
 		}
 	}
+	kept := "a.py:1 main() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local output"
+	require.Equal(t, "failures[0..61].__traceback__…output", Fit(kept, 36))
+	require.Equal(t, "failures…__traceback__…output", Fit(kept, 32))
 	require.Equal(t, "opt.state[…]", Fit("opt.state[148 keys]['exp_avg', 'exp_avg_sq']", 12))
 }
