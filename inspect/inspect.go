@@ -44,7 +44,8 @@ type Allocator struct {
 	memory process.Memory
 	native uint64 // address of the NativeCachingAllocator
 	layout
-	places *places // nil until a map was proved
+	places *places  // nil until a map was proved
+	sizes  []uint64 // of the devices, as DeviceSizes; nil until it was asked
 }
 
 // layout is where things may be, the likeliest place first. guessed says that the code did not tell: then only figures

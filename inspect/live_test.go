@@ -32,6 +32,7 @@ type oracle struct {
 	Version             string
 	Allocated, Reserved []uint64
 	Limits              []uint64    // empty: the program has set none
+	Sizes               []uint64    // total_memory of each device
 	Held                [][2]uint64 // address, bytes asked for
 	Segments            []oracleSegment
 }
@@ -231,6 +232,7 @@ func checkQuiet(t *testing.T, p *process.Process, o *oracle) {
 	require.NoError(t, err)
 	checkTotals(t, a, o)
 	checkLimits(t, a, o)
+	checkSizes(t, a, o)
 	s, err := a.Sweep(t.Context())
 	require.NoError(t, err)
 	m, err := a.Map(t.Context())
@@ -341,6 +343,14 @@ func checkLimits(t *testing.T, a *Allocator, o *oracle) {
 			assert.True(t, slices.ContainsFunc(limits[i], func(l uint64) bool { return slices.Contains(want, l) }), "%d in %d", want, limits[i])
 		}
 	}
+}
+
+// checkSizes expects the memory of each device, without NVML.
+func checkSizes(t *testing.T, a *Allocator, o *oracle) {
+	t.Helper()
+	sizes, err := a.DeviceSizes(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, o.Sizes, sizes)
 }
 
 // TestFind tells apart what is not the native allocator, or not there.

@@ -476,18 +476,30 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is larger.
+// TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is larger. Where the driver is not
+// there it is what the program was told.
 func TestTotalLater(t *testing.T) {
-	p := newProgram()
-	p.segment(0, 20*mib)
-	p.block(keeps, 0, mib, 0)
-	p.fail(80*mib, 1)
-	p.block(keeps, mib, mib, 0)
-	later := figures.Reading{Time: p.now() + 5, Driver: []figures.DriverUse{{Device: 1, Total: mib}, {Device: 0, Used: 30 * mib, Total: 40 * mib}}}
-	c := &p.find(t, Input{Readings: []figures.Reading{later}}).Cases[0]
+	find := func(readings ...figures.Reading) *Case {
+		p := newProgram()
+		p.segment(0, 20*mib)
+		p.block(keeps, 0, mib, 0)
+		p.fail(80*mib, 1)
+		p.block(keeps, mib, mib, 0)
+		for i := range readings {
+			readings[i].Time = p.now() + 5
+		}
+		return &p.find(t, Input{Readings: readings}).Cases[0]
+	}
+	later := figures.Reading{Driver: []figures.DriverUse{{Device: 1, Total: mib}, {Device: 0, Used: 30 * mib, Total: 40 * mib}}}
+	told := figures.Reading{Sizes: []figures.DeviceSize{{Device: 1, Bytes: mib}, {Device: 0, Bytes: 44 * mib}}}
+	c := find(later)
 	require.EqualValues(t, 40*mib, c.Total)
 	require.Equal(t, u, c.Free, "that was not read in time")
 	require.Equal(t, AbsurdRequest, c.Decision)
+	c = find(told)
+	require.EqualValues(t, 44*mib, c.Total)
+	require.Equal(t, AbsurdRequest, c.Decision)
+	require.EqualValues(t, 40*mib, find(told, later).Total, "the driver knows it better")
 }
 
 // TestFindings: of what grows, what of this device, of PyTorch's memory, was there when the request failed counts, and only where steps are known.

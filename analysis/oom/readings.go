@@ -92,13 +92,22 @@ func (f *follower) setDevice(c *Case) {
 	c.setUse()
 }
 
-// setTotal takes the device's size from a later reading, where there is none before: it does not change.
+// setTotal takes the device's size from a later reading, where there is none before: it does not change. Without the driver's word it is what the
+// program was told.
 func (c *Case) setTotal(readings []figures.Reading) {
+	take := func(device int, size figures.Bytes) {
+		if c.Total == event.Unknown && device == int(c.Device.Index) && size != figures.Unknown {
+			c.Total = uint64(size)
+		}
+	}
 	for i := range readings {
 		for _, d := range readings[i].Driver {
-			if c.Total == event.Unknown && d.Device == int(c.Device.Index) && d.Total != figures.Unknown {
-				c.Total = uint64(d.Total)
-			}
+			take(d.Device, d.Total)
+		}
+	}
+	for i := range readings {
+		for _, d := range readings[i].Sizes {
+			take(d.Device, d.Bytes)
 		}
 	}
 }

@@ -134,7 +134,8 @@ type Reading struct {
 	Private []Range       `json:"private"`          // segments of private pools; null: they were not read
 	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, of the same moment as Driver
 	Limits  []Limit       `json:"limits,omitempty"`
-	Held    []HeldAt      `json:"held"` // nil: holders were not read
+	Sizes   []DeviceSize  `json:"sizes,omitempty"` // of the devices that are known, by the program's own words
+	Held    []HeldAt      `json:"held"`            // nil: holders were not read
 }
 
 // Processes are the other processes on a device.
@@ -159,6 +160,12 @@ type Range struct {
 
 // Limit is how much a process may let its caching allocator have of a device: a device has a row for each value that can be it.
 type Limit struct {
+	Device int   `json:"device"`
+	Bytes  Bytes `json:"bytes"`
+}
+
+// DeviceSize is the memory of a device as the program was told it.
+type DeviceSize struct {
 	Device int   `json:"device"`
 	Bytes  Bytes `json:"bytes"`
 }

@@ -166,6 +166,7 @@ def oracle():
         "allocated": [torch.cuda.memory_allocated(d) for d in range(count)],
         "reserved": [torch.cuda.memory_reserved(d) for d in range(count)],
         "limits": [int(float(fraction) * torch.cuda.mem_get_info(d)[1]) for d in range(count)] if fraction else [],
+        "sizes": [torch.cuda.get_device_properties(d).total_memory for d in range(count)],
         "held": [[t.data_ptr(), t.numel()] for t in held if torch.is_tensor(t)],
         "segments": torch.cuda.memory_snapshot() if count and native else [],
     }

@@ -40,6 +40,7 @@ type stateReader interface {
 	MapNow(ctx context.Context, timeout time.Duration) (*inspect.Map, error)
 	MemoryStats(ctx context.Context) ([]inspect.MemoryStats, error)
 	Limits(ctx context.Context) ([][]uint64, error)
+	DeviceSizes(ctx context.Context) ([]uint64, error)
 }
 
 // finder finds the caching allocator of a process: find, but in tests.

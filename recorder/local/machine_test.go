@@ -29,6 +29,7 @@ type madeState struct {
 	segments []inspect.Segment
 	stats    []inspect.MemoryStats
 	limits   [][]uint64
+	sizes    []uint64
 	err      error
 	errs     []error // of the next readings of the map, before err
 	reads    int     // of the map
@@ -63,6 +64,7 @@ func (m *madeState) MapNow(context.Context, time.Duration) (*inspect.Map, error)
 
 func (m *madeState) MemoryStats(context.Context) ([]inspect.MemoryStats, error) { return m.stats, nil }
 func (m *madeState) Limits(context.Context) ([][]uint64, error)                 { return m.limits, nil }
+func (m *madeState) DeviceSizes(context.Context) ([]uint64, error)              { return m.sizes, nil }
 
 // finds returns a finder that knows one allocator.
 func finds(m *madeState, err error) finder {

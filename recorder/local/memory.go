@@ -150,6 +150,7 @@ type Reading struct {
 	StateErr  error
 	stats     []inspect.MemoryStats // nil: not known
 	limits    [][]uint64            // by device: what can be the program's own limit
+	sizes     []uint64              // by device: its memory, as the program was told it; 0: not known
 	uses      []nvml.Use
 	driverErr error
 	moved     bool
@@ -195,6 +196,9 @@ func (m *Reading) readState(ctx context.Context, source stateReader) bool {
 	if source == nil {
 		return true
 	}
+	if m.sizes == nil {
+		m.sizes, _ = source.DeviceSizes(ctx)
+	}
 	read, err := source.MapNow(ctx, stateTimeout)
 	switch {
 	case err == nil:
@@ -221,6 +225,11 @@ func (m *Reading) Memory() *recorder.Memory {
 	for device, limits := range m.limits {
 		for _, l := range limits {
 			out.Limits = append(out.Limits, figures.Limit{Device: device, Bytes: figures.Bytes(l)})
+		}
+	}
+	for device, size := range m.sizes {
+		if size > 0 {
+			out.Sizes = append(out.Sizes, figures.DeviceSize{Device: device, Bytes: figures.Bytes(size)})
 		}
 	}
 	for i := range m.uses {

@@ -164,7 +164,7 @@ func TestReadMemory(t *testing.T) {
 	t.Parallel()
 	p := program(t, "trainer", "libcuda.so.1")
 	state := &madeState{
-		totals: []inspect.DeviceTotals{{Device: 0, Allocated: 512, Reserved: 4096}}, limits: [][]uint64{{}, {77, 78}},
+		totals: []inspect.DeviceTotals{{Device: 0, Allocated: 512, Reserved: 4096}}, limits: [][]uint64{{}, {77, 78}}, sizes: []uint64{0, 1 << 30},
 		segments: []inspect.Segment{
 			{Addr: 0x1000, Size: 2048, Pool: inspect.Pool{ID: [2]uint64{0, 3}}, Blocks: []inspect.Block{{Addr: 0x1000, Size: 512, State: inspect.StateAllocated}, {Addr: 0x1200, Size: 1536}}},
 			{Addr: 0x9000, Size: 2048, Blocks: []inspect.Block{{Addr: 0x9000, Size: 2048}}},
@@ -179,6 +179,7 @@ func TestReadMemory(t *testing.T) {
 	require.EqualValues(t, 512, m.Torch[0].Allocated)
 	require.True(t, before <= m.Time && m.Time <= bootTime())
 	require.Equal(t, []figures.Limit{{Device: 1, Bytes: 77}, {Device: 1, Bytes: 78}}, m.Limits)
+	require.Equal(t, []figures.DeviceSize{{Device: 1, Bytes: 1 << 30}}, m.Sizes)
 	require.Equal(t, []figures.Range{{Device: 0, Addr: 0x1000, Size: 2048, Pool: [2]uint64{0, 3}}}, m.Private)
 	require.Len(t, m.Driver, 1)
 	if m.Driver[0].Used == figures.Unknown && nvml.InnerNamespace() {
