@@ -32,27 +32,28 @@ var downstream = []string{
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it, on either side. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":                        {},
-	"event/figures":                {"event"},
-	"event/moment":                 {},
-	"bench/measure":                {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
-	"process":                      {},
-	"internal/words":               {},
-	"internal/varpath":             {},
-	"bpf":                          {},
-	"internal/budget":              {},
-	"internal/elfimage":            {},
-	"internal/eventtest":           {"event"}, // for tests
-	"internal/elftest":             {},        // for tests
-	"unwind":                       {"internal/elfimage", "process"},
-	"symbolize":                    {"internal/elfimage", "process", "unwind"},
-	"cpython":                      {"internal/words", "process", "symbolize", "unwind"},
-	"cpython/pyobject":             {"cpython", "internal/words", "process"},
-	"cpython/cells":                {"cpython", "cpython/pyobject", "process"},
-	"inspect":                      {"cpython", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
-	"inspect/internal/machinecode": {"symbolize"},
-	"inspect/frameworks":           {"process"},
-	"internal/nvml":                {"process", "symbolize"},
+	"event":                         {},
+	"event/figures":                 {"event"},
+	"event/moment":                  {},
+	"bench/measure":                 {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
+	"process":                       {},
+	"internal/words":                {},
+	"internal/varpath":              {},
+	"bpf":                           {},
+	"internal/budget":               {},
+	"internal/elfimage":             {},
+	"internal/eventtest":            {"event"}, // for tests
+	"internal/elftest":              {},        // for tests
+	"unwind":                        {"internal/elfimage", "process"},
+	"symbolize":                     {"internal/elfimage", "process", "unwind"},
+	"cpython":                       {"internal/words", "process", "symbolize", "unwind"},
+	"cpython/pyobject":              {"cpython", "internal/words", "process"},
+	"cpython/cells":                 {"cpython", "cpython/pyobject", "process"},
+	"inspect":                       {"cpython", "inspect/internal/deviceobject", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
+	"inspect/internal/deviceobject": {"process"},
+	"inspect/internal/machinecode":  {"symbolize"},
+	"inspect/frameworks":            {"process"},
+	"internal/nvml":                 {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
@@ -106,7 +107,7 @@ var mayImport = map[string][]string{
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
+	"analysis/oom":       {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"analysis/answer":    {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures"},
@@ -158,7 +159,7 @@ var mayImport = map[string][]string{
 	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
 	"export/verdict":         {"analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/words"},
-	"export/why":             {"analysis/oom", "analysis/phases", "analysis/view", "event", "export/table", "internal/words"},
+	"export/why":             {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},

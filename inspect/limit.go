@@ -5,13 +5,10 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/gputrace/gputrace/inspect/internal/deviceobject"
 )
-
-// maxLimit is more memory than a device has, bytes.
-const maxLimit = 1 << 42
-
-// maxLimits bounds the words of a device that can be its limit.
-const maxLimits = 64
 
 // Limits reads what can be the program's own limit of each device, bytes of segments: what torch.cuda.set_per_process_memory_fraction and
 // per_process_memory_fraction of PYTORCH_ALLOC_CONF allow. If there is a limit it is among them; the others are words that only look like
@@ -33,28 +30,25 @@ func (a *Allocator) Limits(ctx context.Context) ([][]uint64, error) {
 			return nil, fmt.Errorf("read the limit of device %d: %w", i, err)
 		}
 		front := d.stats + size - d.addr
-		out = append(out, limitsAmong(readable(a.memory, d.addr+front, d.limit-front), s.current(statReservedBytes, 0)))
+		out = append(out, deviceobject.Limits(readable(a.memory, d.addr+front, d.limit-front), s.current(statReservedBytes, 0)))
 	}
 	return out, nil
 }
 
-// limitsAmong finds what can be the limit (allowed_memory_maximum of DeviceCachingAllocator) among the words of a device's object behind its
-// statistics: in 2.6.0 it is the word behind the total of all segments, in 2.15.0 a std::optional, which has a byte of 1 behind the word. What is
-// reserved keeps within it.
-func limitsAmong(words []uint64, reserved uint64) []uint64 {
-	var out []uint64
-	add := func(limit uint64) {
-		if limit >= max(reserved, 1) && limit < maxLimit && len(out) < maxLimits {
-			out = appendNew(out, limit)
-		}
+// DeviceSizes reads the memory of each device that the program can use, bytes; 0: not known. It needs neither NVML nor the device.
+// Errors are those of Totals.
+func (a *Allocator) DeviceSizes(ctx context.Context) ([]uint64, error) {
+	devices, err := a.devices(ctx)
+	if err != nil || len(devices) == 0 || len(a.sizes) == len(devices) {
+		return a.sizes, err
 	}
-	for i := 0; i+1 < len(words); i++ {
-		if byte(words[i+1]) == 1 {
-			add(words[i])
-		}
-		if words[i] == reserved {
-			add(words[i+1])
-		}
+	objects := make([]deviceobject.Object, len(devices))
+	for i, d := range devices {
+		objects[i] = deviceobject.Object{Addr: d.addr, Limit: d.limit}
 	}
-	return out
+	sizes := deviceobject.Sizes(a.memory, objects)
+	if !slices.Contains(sizes, 0) { // else they are there later
+		a.sizes = sizes
+	}
+	return sizes, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/inspect/internal/deviceobject"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -337,7 +338,7 @@ func checkLimits(t *testing.T, a *Allocator, o *oracle) {
 	require.NoError(t, err)
 	require.Len(t, limits, len(o.Allocated))
 	for i := range limits {
-		assert.Less(t, len(limits[i]), maxLimits)
+		assert.Less(t, len(limits[i]), deviceobject.MaxLimits)
 		if len(o.Limits) > 0 {
 			want := []uint64{o.Limits[i], o.Limits[i] + 1} // 2.6.0 cuts off, 2.15.0 rounds
 			assert.True(t, slices.ContainsFunc(limits[i], func(l uint64) bool { return slices.Contains(want, l) }), "%d in %d", want, limits[i])

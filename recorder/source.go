@@ -131,7 +131,7 @@ type Memory struct {
 	Others    []figures.Processes // of devices on which the driver lists the process
 	Private   []figures.Range     // segments of private pools; nil: they were not read
 	Limits    []figures.Limit
-	Sizes     []figures.DeviceSize // of the devices, as the program was told them; nil: not known
+	Sizes     []figures.DeviceSize // of the devices, as CUDA reported them to the program; nil: not known
 	Time      uint64               // when it was read, on the clock of the events; 0: not known
 	Moved     bool                 // the driver's figures changed meanwhile
 	Fresh     bool                 // the process had no device memory when the trace began

@@ -56,7 +56,7 @@ const followShare = 4
 // evaluate computes each cause. Those that suffice alone come first, by how far they are beyond what is usual; loading comes after all
 // others, because what is loaded is what the program wants, and so does a loop after the last step that fills the device.
 func (c *Case) evaluate() []Cause {
-	all := []Cause{c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(), c.loading()}
+	all := []Cause{c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(), c.ended(), c.loadedTwice(), c.loading()}
 	var out []Cause
 	for _, x := range all {
 		if x.Bytes != 0 {
@@ -243,7 +243,8 @@ func (c *Case) ownLimit() Cause {
 func (c *Case) binds() bool { return c.Limit != event.Unknown }
 
 func (c *Case) otherProcesses() Cause {
-	x := Cause{OtherProcess, c.Others, event.Unknown, share(c.suffices(c.Others), c.Others, c.Total, elsewhereShare)}
+	others := c.othersLeast()
+	x := Cause{OtherProcess, others, event.Unknown, share(c.suffices(others), others, c.Total, elsewhereShare)}
 	if c.hasEarlier() {
 		x.Usual = c.usualOthers
 	}

@@ -14,6 +14,7 @@ import (
 // decide evaluates each cause by itself, and decides for the first of those that suffice alone. Where none does, too much was asked for.
 func (c *Case) decide() {
 	c.setLimit()
+	c.setUnseen()
 	c.setNeed()
 	c.Causes = c.evaluate()
 	c.Decision = Full

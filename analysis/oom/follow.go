@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/refusals"
@@ -34,6 +35,9 @@ type follower struct {
 	context map[int][]uint64 // by reading: Context of each device
 	reading int              // the next to be reached
 
+	signs    map[event.StackID]advice.Signs
+	gathered map[accountKey]gathered
+
 	lines map[lineKey]uint64 // the stream in which a line that was refused something allocates; event.Unknown: in several
 	step  int                // that runs
 	other uint64             // outside PyTorch when it began; event.Unknown
@@ -61,7 +65,7 @@ const (
 func newFollower(in *Input) *follower {
 	return &follower{
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
-		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{}, context: map[int][]uint64{}, async: newAsync(in.Trace),
+		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{}, context: map[int][]uint64{}, signs: map[event.StackID]advice.Signs{}, gathered: map[accountKey]gathered{}, async: newAsync(in.Trace),
 	}
 }
 
@@ -169,6 +173,7 @@ func (f *follower) freed(b *heap.Block, e *event.Event) {
 func (f *follower) event(e *event.Event, h *heap.Heap) {
 	if e.Layer == event.LayerTorch {
 		f.note(e)
+		f.seeGathered(e)
 	}
 	if e.Kind != event.KindOutOfMemory || f.done == len(f.cases) {
 		return
@@ -214,7 +219,12 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setCourse(c)
 	f.setFree(c, h)
 	f.setState(c, h)
+	f.setEnded(c, h)
+	f.setLoaded(c, h)
+	f.setElsewhere(c, h)
 	f.setHoldings(c, h)
+	c.nameLeftover(&c.Ended)
+	c.nameLeftover(&c.Loaded)
 	f.setGrown(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
 		c.Flushed = f.flushed[f.done] - reserved

@@ -477,7 +477,7 @@ func TestLoads(t *testing.T) {
 }
 
 // TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is larger. Where the driver is not
-// there it is what the program was told.
+// there it is what CUDA reported to the program.
 func TestTotalLater(t *testing.T) {
 	find := func(readings ...figures.Reading) *Case {
 		p := newProgram()
@@ -491,15 +491,15 @@ func TestTotalLater(t *testing.T) {
 		return &p.find(t, Input{Readings: readings}).Cases[0]
 	}
 	later := figures.Reading{Driver: []figures.DriverUse{{Device: 1, Total: mib}, {Device: 0, Used: 30 * mib, Total: 40 * mib}}}
-	told := figures.Reading{Sizes: []figures.DeviceSize{{Device: 1, Bytes: mib}, {Device: 0, Bytes: 44 * mib}}}
+	reported := figures.Reading{Sizes: []figures.DeviceSize{{Device: 1, Bytes: mib}, {Device: 0, Bytes: 44 * mib}}}
 	c := find(later)
 	require.EqualValues(t, 40*mib, c.Total)
 	require.Equal(t, u, c.Free, "that was not read in time")
 	require.Equal(t, AbsurdRequest, c.Decision)
-	c = find(told)
+	c = find(reported)
 	require.EqualValues(t, 44*mib, c.Total)
 	require.Equal(t, AbsurdRequest, c.Decision)
-	require.EqualValues(t, 40*mib, find(told, later).Total, "the driver knows it better")
+	require.EqualValues(t, 40*mib, find(reported, later).Total, "the driver knows it better")
 }
 
 // TestFindings: of what grows, what of this device, of PyTorch's memory, was there when the request failed counts, and only where steps are known.

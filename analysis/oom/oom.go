@@ -36,6 +36,8 @@ const (
 	OutsidePyTorch Decision = "outside_pytorch" // the process has it, beside PyTorch's allocator
 	PendingFrees   Decision = "pending_frees"   // it was freed and waits for another stream
 	Cached         Decision = "cached"          // PyTorch keeps it unused, and the request is not PyTorch's
+	EarlierPhase   Decision = "earlier_phase"   // the state of an optimizer that a call has used which has returned
+	LoadedTwice    Decision = "loaded_twice"    // what was loaded from a file lies on the device beside the parameters that it was copied to
 	Loading        Decision = "loading"         // a loop that loads or fills has put it there, before there were steps
 	Full           Decision = "full"            // too much is asked for: by this step, or nothing suffices alone
 )
@@ -115,7 +117,9 @@ type Case struct {
 	Returned uint64 // of Others, the least that they have returned between the failure and the reading; 0: nothing is known to be
 	Rest     uint64 // in use by no process that the driver lists, such as the driver's own; Unknown
 	Free     uint64 // Total less all use, at the failing call
-	Read     uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
+	// Unseen is what the context and other processes have at least, by the refusal, where no reading says it; 0: nothing shows it.
+	Unseen uint64
+	Read   uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
 
 	Limit      uint64 // of the program's own, bytes of segments; Unknown: it has none, or it is not known
 	LimitBelow uint64 // where only bounds of it are known: it is at least Limit and less than this; 0: Limit is exact
@@ -134,6 +138,11 @@ type Case struct {
 	Healthy  uint64 // largest allocated total of the steps before that of the failure
 	Findings []leaks.Finding
 	Outside  []leaks.Finding // of device memory outside PyTorch
+
+	Ended     Leftover    // the state of an optimizer of a phase before
+	Loaded    Leftover    // what was loaded beside the parameters
+	Elsewhere []DeviceUse // the other devices of the process
+	Gathered  uint64      // bytes that nn.DataParallel has brought to the device in this step
 
 	Grown   Growth // within the step of the failure; Site is empty: no line stands out
 	Fill    Growth // what one line has put there before any step, with next to nothing freed; Site is empty: none has

@@ -92,23 +92,13 @@ func (f *follower) setDevice(c *Case) {
 	c.setUse()
 }
 
-// setTotal takes the device's size from a later reading, where there is none before: it does not change. Without the driver's word it is what the
-// program was told.
+// setTotal takes the sizes of the devices from a later reading, where there is none before: they do not change.
 func (c *Case) setTotal(readings []figures.Reading) {
-	take := func(device int, size figures.Bytes) {
-		if c.Total == event.Unknown && device == int(c.Device.Index) && size != figures.Unknown {
-			c.Total = uint64(size)
-		}
+	if c.Total == event.Unknown {
+		c.Total = sizeOf(readings, int(c.Device.Index))
 	}
-	for i := range readings {
-		for _, d := range readings[i].Driver {
-			take(d.Device, d.Total)
-		}
-	}
-	for i := range readings {
-		for _, d := range readings[i].Sizes {
-			take(d.Device, d.Bytes)
-		}
+	for i := range c.Elsewhere {
+		c.Elsewhere[i].Total = sizeOf(readings, int(c.Elsewhere[i].Device.Index))
 	}
 }
 

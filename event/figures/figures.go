@@ -134,7 +134,7 @@ type Reading struct {
 	Private []Range       `json:"private"`          // segments of private pools; null: they were not read
 	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, of the same moment as Driver
 	Limits  []Limit       `json:"limits,omitempty"`
-	Sizes   []DeviceSize  `json:"sizes,omitempty"` // of the devices that are known, by the program's own words
+	Sizes   []DeviceSize  `json:"sizes,omitempty"` // of the devices that are known, as CUDA reported them to the program
 	Held    []HeldAt      `json:"held"`            // nil: holders were not read
 }
 
@@ -164,7 +164,7 @@ type Limit struct {
 	Bytes  Bytes `json:"bytes"`
 }
 
-// DeviceSize is the memory of a device as the program was told it.
+// DeviceSize is the memory of a device as CUDA reported it to the program.
 type DeviceSize struct {
 	Device int   `json:"device"`
 	Bytes  Bytes `json:"bytes"`

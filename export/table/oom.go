@@ -204,11 +204,22 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		parts = append(parts, "untracked "+Bytes(c.Context))
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
-	parts = append(parts, "context "+Bytes(c.Context), "other processes "+OOMOthers(c))
+	switch {
+	case c.Unseen > 0:
+		parts = append(parts, "context and other processes at least "+Bytes(c.Unseen))
+	case c.Context == event.Unknown && c.Others == event.Unknown:
+		parts = append(parts, "context and other processes unknown")
+	default:
+		parts = append(parts, "context "+Bytes(c.Context), "other processes "+OOMOthers(c))
+	}
 	if c.Rest > 0 && c.Rest != event.Unknown {
 		parts = append(parts, "no process "+Bytes(c.Rest))
 	}
-	parts = append(parts, "free "+Bytes(c.Free))
+	if c.Unseen > 0 {
+		parts = append(parts, "free less than "+Bytes(c.Asked))
+	} else {
+		parts = append(parts, "free "+Bytes(c.Free))
+	}
 	torch := c.Torch.Reserved
 	if c.Async {
 		torch = c.Torch.Allocated

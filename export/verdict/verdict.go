@@ -103,11 +103,19 @@ func OfJob(j *answer.Job) (out []Text) {
 		if n := len(g.Processes); n > 1 && t.Word == Steady && len(j.Groups) == 1 {
 			t.Text = fmt.Sprintf("nothing grew from step to step in any of %d processes", n)
 		} else {
-			t.Text = g.Which + ": " + t.Text
+			t.Text = named(g.Which, t.Text)
 		}
 		out = append(out, t)
 	}
 	return out
+}
+
+// named says of which processes a text is, unless it begins with that.
+func named(which, text string) string {
+	if strings.HasPrefix(text, which+" ") {
+		return text
+	}
+	return which + ": " + text
 }
 
 func outOfMemory(a *answer.Answer) *Text {

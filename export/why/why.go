@@ -13,15 +13,18 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Text is why a request failed, in a sentence or two: the decision, and what else would have been enough.
-func Text(c *oom.Case) string { return causeText(c) + alsoText(c) }
+func Text(c *oom.Case) string {
+	return causeText(c) + leftText(c) + elsewhereText(c) + spareText(c) + alsoText(c)
+}
 
 func causeText(c *oom.Case) string {
-	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), table.Bytes(c.Requested))
+	asked := fmt.Sprintf("%s asked for %s", line(c.Site), table.Bytes(c.Requested))
 	switch c.Decision {
 	case oom.DriverError:
 		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
@@ -30,21 +33,21 @@ func causeText(c *oom.Case) string {
 	case oom.Leak:
 		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", table.LeakText(&c.Findings[0]), it(len(c.Findings)), table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated))
 	case oom.Fragmentation:
-		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
+		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
-		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c))
+		return fmt.Sprintf("free, but in another pool: %s, and %s was free in %s, which a request outside of it cannot use; %s", asked, table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c))
 	case oom.Limit:
 		return limitText(c, asked)
 	case oom.OtherProcess:
-		text := fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, table.OOMOthers(c), table.Bytes(c.Total))
-		if x := c.Cause(oom.OtherProcess); x.Usual != event.Unknown && x.Usual < x.Bytes {
-			text += fmt.Sprintf(", in earlier steps %s", table.Bytes(x.Usual))
-		}
-		return text
+		return othersText(c, asked)
 	case oom.OutsidePyTorch:
-		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s%s", asked, table.Bytes(c.Other.Bytes), ownersText(c), moreInside(c))
+		return fmt.Sprintf("memory outside PyTorch: %s, and %s is held beside PyTorch's allocator: %s%s", asked, table.Bytes(c.Other.Bytes), ownersText(c), moreInside(c))
 	case oom.PendingFrees:
-		return fmt.Sprintf("freed, but waiting for another stream: %s, and %s wait; %s", asked, table.Bytes(c.Torch.Pending), roomText(c))
+		return fmt.Sprintf("freed, but waiting for another stream: %s, and %s waits; %s", asked, table.Bytes(c.Torch.Pending), roomText(c))
+	case oom.EarlierPhase:
+		return fmt.Sprintf("memory of an earlier phase: %s; %s. %s", asked, roomText(c), endedText(c))
+	case oom.LoadedTwice:
+		return fmt.Sprintf("loaded twice: %s; %s. %s", asked, roomText(c), loadedText(c))
 	case oom.Loading:
 		return loadingText(c, asked)
 	}
@@ -52,6 +55,113 @@ func causeText(c *oom.Case) string {
 		return largerText(c, asked)
 	}
 	return fullText(c, asked)
+}
+
+// line is a line of code as it is shown. One whose names could not be read says so once.
+func line(site string) string {
+	if name, again, ok := strings.Cut(site, "> <"); ok && "<"+again == name+">" {
+		site = name + ">"
+	}
+	return words.Line(site)
+}
+
+func othersText(c *oom.Case, asked string) string {
+	if c.Others == event.Unknown {
+		return fmt.Sprintf("other processes: %s. This process has %s of the device's %s; its context and other processes have at least %s", asked,
+			table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total), table.Bytes(c.Unseen))
+	}
+	text := fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, table.OOMOthers(c), table.Bytes(c.Total))
+	if x := c.Cause(oom.OtherProcess); x.Usual != event.Unknown && x.Usual < x.Bytes {
+		text += fmt.Sprintf(", in earlier steps %s", table.Bytes(x.Usual))
+	}
+	return text
+}
+
+// endedText is what an earlier phase has left.
+func endedText(c *oom.Case) string {
+	l := &c.Ended
+	text := fmt.Sprintf("%s is the state of an optimizer that %s() used before it returned", table.Bytes(l.Bytes), l.Call)
+	if l.Holder != view.NoHolder {
+		text += "; " + line(l.Holder) + " still holds it"
+	}
+	return text + ". Drop it before another optimizer begins"
+}
+
+// loadedText is what was loaded to the device twice.
+func loadedText(c *oom.Case) string {
+	l := &c.Loaded
+	text := fmt.Sprintf("%s that %s loaded is a second copy of parameters", table.Bytes(l.Bytes), line(l.Site))
+	if l.Holder != view.NoHolder {
+		text += ", held by " + line(l.Holder)
+	}
+	return text + `. Load it with map_location="cpu", or drop it once it is copied`
+}
+
+// leftText is what the program has on the device without use, where that is not the cause.
+func leftText(c *oom.Case) (out string) {
+	if c.Decision != oom.EarlierPhase && c.Ended.Bytes > 0 {
+		out += ". " + endedText(c)
+	}
+	if c.Decision != oom.LoadedTwice && c.Loaded.Bytes > 0 {
+		out += ". " + loadedText(c)
+	}
+	return out
+}
+
+// elsewhereText is said of a device that is full while another one of the process has much less.
+func elsewhereText(c *oom.Case) (out string) {
+	if c.Decision != oom.Full && c.Decision != oom.Loading || len(c.Elsewhere) == 0 {
+		return ""
+	}
+	least := &c.Elsewhere[0]
+	for i := range c.Elsewhere {
+		if c.Elsewhere[i].Used < least.Used {
+			least = &c.Elsewhere[i]
+		}
+	}
+	if own := c.Torch.Reserved + c.Other.Bytes; c.Torch.Reserved == event.Unknown || least.Used > own/2 {
+		return ""
+	}
+	out = fmt.Sprintf(". On %s the process has only %s", least.Device, table.Bytes(least.Used))
+	if least.Total != event.Unknown {
+		out += " of " + table.Bytes(least.Total)
+	}
+	if c.Gathered > 0 {
+		out += fmt.Sprintf(": nn.DataParallel gathered the outputs of all GPUs on %s, %s in this step. Compute the loss inside the module, or use DistributedDataParallel", c.Device, table.Bytes(c.Gathered))
+	}
+	return out
+}
+
+// What is free or waits is said where it is this part of what is reserved, and this many bytes, at least.
+const (
+	spareShare   = 4
+	pendingShare = 10
+	leastSpare   = 64 << 20
+)
+
+// spareText is what PyTorch keeps without use, where that is much and not said yet.
+func spareText(c *oom.Case) (out string) {
+	t := &c.Torch
+	if t.Reserved == event.Unknown || c.Async {
+		return ""
+	}
+	if free := t.Reserved - min(t.Reserved, t.Allocated); t.Allocated != event.Unknown && c.Decision != oom.Fragmentation && c.Decision != oom.PrivatePool && free >= max(leastSpare, t.Reserved/spareShare) {
+		out += fmt.Sprintf(". Of %s reserved %s is free", table.Bytes(t.Reserved), table.Bytes(free))
+		if len(c.Pools) > 0 {
+			out += ", in pieces of at most " + table.Bytes(largestOf(c))
+		}
+	}
+	if t.Pending != event.Unknown && c.Decision != oom.PendingFrees && t.Pending >= max(leastSpare, t.Reserved/pendingShare) {
+		out += fmt.Sprintf(". %s waits for another stream", table.Bytes(t.Pending))
+	}
+	return out
+}
+
+func largestOf(c *oom.Case) (largest uint64) {
+	for i := range c.Pools {
+		largest = max(largest, c.Pools[i].Largest)
+	}
+	return largest
 }
 
 func absurdText(c *oom.Case, asked string) string {
@@ -76,7 +186,7 @@ func moreInside(c *oom.Case) string {
 func partsText(c *oom.Case) string {
 	var by []string
 	for _, part := range c.LargestParts(2) {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(cmp.Or(table.CategoryText(part.Category), part.Site)), table.Bytes(part.Bytes)))
+		by = append(by, fmt.Sprintf("%s %s", line(cmp.Or(table.CategoryText(part.Category), part.Site)), table.Bytes(part.Bytes)))
 	}
 	return strings.Join(by, ", ")
 }
@@ -87,7 +197,7 @@ func alsoText(c *oom.Case) (out string) {
 	for i := range c.Causes {
 		x := &c.Causes[i]
 		switch {
-		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Bytes == event.Unknown:
+		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Decision == oom.EarlierPhase, x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown, c.Decision == oom.EarlierPhase && x.Decision == oom.LargerStep:
 		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
 			enough = append(enough, nameOf(x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
@@ -138,9 +248,9 @@ func replayText(r *oom.Replay) string {
 	case r.Outcome == oom.FitsOnce:
 		return ". With expandable_segments:True this request fits" + sure + "; whether what would have followed it does is not known"
 	case r.Step > 0:
-		return fmt.Sprintf(". With expandable_segments:True %s fails too, in step %d%s", words.Line(r.Site), r.Step, sure)
+		return fmt.Sprintf(". With expandable_segments:True %s fails too, in step %d%s", line(r.Site), r.Step, sure)
 	}
-	return fmt.Sprintf(". With expandable_segments:True %s fails too%s", words.Line(r.Site), sure)
+	return fmt.Sprintf(". With expandable_segments:True %s fails too%s", line(r.Site), sure)
 }
 
 func it(n int) string {
@@ -153,7 +263,7 @@ func it(n int) string {
 func ownersText(c *oom.Case) string {
 	var by []string
 	for i := range c.Owners[:min(2, len(c.Owners))] {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(c.Owners[i].Name), table.Bytes(c.Owners[i].Bytes)))
+		by = append(by, fmt.Sprintf("%s %s", line(c.Owners[i].Name), table.Bytes(c.Owners[i].Bytes)))
 	}
 	return strings.Join(by, ", ")
 }
@@ -163,10 +273,13 @@ func roomText(c *oom.Case) string {
 	if c.Device.Type.MPS() {
 		return "the memory is shared with the processor"
 	}
-	if c.Free == event.Unknown {
-		return "how much of the device was free is not known"
+	switch {
+	case c.Free != event.Unknown:
+		return fmt.Sprintf("%s of the device was free", table.Bytes(c.Free))
+	case c.Unseen > 0:
+		return fmt.Sprintf("this process has %s of the device's %s", table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total))
 	}
-	return fmt.Sprintf("%s of the device were free", table.Bytes(c.Free))
+	return "it is not known how much of the device was free"
 }
 
 func limitText(c *oom.Case, asked string) string {
@@ -177,7 +290,11 @@ func limitText(c *oom.Case, asked string) string {
 	if c.Device.Type.MPS() {
 		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, table.Bytes(c.OnMPS()), watermarkText(c))
 	}
-	return fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s; it did not ask the driver. %s", asked, table.Bytes(c.Torch.Reserved), limit, roomText(c))
+	text := fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s", asked, table.Bytes(c.Torch.Reserved), limit)
+	if c.Total != event.Unknown && c.Total > c.Limit {
+		text += " of the device's " + table.Bytes(c.Total)
+	}
+	return text + "; it did not ask the driver, and " + roomText(c)
 }
 
 // watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
@@ -223,10 +340,14 @@ func fullText(c *oom.Case, asked string) string {
 // largerText is said of a step that needs more than those before.
 func largerText(c *oom.Case, asked string) string {
 	if c.State > 0 {
-		return fmt.Sprintf("full in the optimizer's first step: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
+		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
 	}
-	more := c.Cause(oom.LargerStep).Bytes
-	return fmt.Sprintf("full, in a step that needs %s more than those before: %s with %s; %s. The steps before peaked at %s%s", table.Bytes(more), asked, allocatedText(c), roomText(c), table.Bytes(c.Healthy), withinText(c))
+	level := figures.Add(c.Torch.Allocated, c.Requested)
+	text := fmt.Sprintf("full, in a step that needs %s more than those before, which peaked at %s", table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
+	if level > c.Healthy {
+		text = fmt.Sprintf("full, in a step that needs %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
+	}
+	return fmt.Sprintf("%s. %s with %s; %s%s", text, asked, allocatedText(c), roomText(c), withinText(c))
 }
 
 // loadingText is said of what was put on the device before there was a step.
@@ -241,7 +362,7 @@ func loadingText(c *oom.Case, asked string) string {
 // fillText is what a line has put on the device.
 func fillText(c *oom.Case) string {
 	g := &c.Fill
-	return fmt.Sprintf("%s has put %s there, %s, before any step", words.Line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
+	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
 }
 
 // heldText is what holds the most of the blocks of a line; empty: that is not known.
@@ -249,19 +370,19 @@ func heldText(g *oom.Growth) string {
 	if g.Holder == view.NoHolder {
 		return ""
 	}
-	return fmt.Sprintf("; %s of it are held by %s", table.Bytes(g.Held), words.Line(g.Holder))
+	return fmt.Sprintf("; %s of it is held by %s", table.Bytes(g.Held), line(g.Holder))
 }
 
 // withinText is what stands out in the step of the failure.
 func withinText(c *oom.Case) (text string) {
 	if c.State > 0 {
-		return fmt.Sprintf(". The optimizer was making its state, of which %s are there", table.Bytes(c.State))
+		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))
 	}
 	g := &c.Grown
 	if g.Site == "" {
 		return ""
 	}
-	text = fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
+	text = fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
 	if advice := c.Advice(); advice != "" {
 		text += ". " + advice
 	}

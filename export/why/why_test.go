@@ -35,7 +35,7 @@ func fullCase() oom.Case {
 // TestText: what a sentence says beyond its decision.
 func TestText(t *testing.T) {
 	for want, change := range map[string]func(c *oom.Case){
-		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it are held by list in eval": func(c *oom.Case) {
+		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it is held by list in eval": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
 		"still in use, 20.0 GiB": func(c *oom.Case) {
@@ -47,7 +47,7 @@ func TestText(t *testing.T) {
 		"held by total.grad_fn. A graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
 			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
-		"The optimizer was making its state, of which 3.0 GiB are there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
+		"The optimizer was making its state, of which 3.0 GiB is there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
 		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
 		},
@@ -61,7 +61,7 @@ func TestText(t *testing.T) {
 		"net.py:5 forward fails too, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward"}
 		},
-		"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device were free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+		"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device was free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
 			c.Categories = []oom.Sum{{Name: phases.NoCategory, Count: heap.Count{Bytes: 16 * oomGiB}}, {Name: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}}}
 			c.Top = []oom.Holding{
 				{Site: "a.py:1 load", Holder: "x", Category: phases.NoCategory, Count: heap.Count{Bytes: 8 * oomGiB}},
@@ -88,7 +88,7 @@ func requireText(t *testing.T, want string, change func(c *oom.Case)) {
 		c := fullCase()
 		change(&c)
 		text := Text(&c)
-		require.True(t, strings.HasSuffix(text, want) || strings.Contains(text, want+" the driver. "), text)
+		require.True(t, strings.HasSuffix(text, want) || strings.Contains(text, want+" the driver, and "), text)
 	})
 }
 
@@ -107,26 +107,26 @@ func TestCauses(t *testing.T) {
 			c.Need = 512 * oomMiB
 			c.Causes = []oom.Cause{{Decision: oom.OtherProcess, Bytes: 400 * oomMiB, Alone: oom.No}, {Decision: oom.OutsidePyTorch, Bytes: 16 * oomMiB, Alone: oom.No}}
 		},
-		"512.0 MiB of the device were free. The steps before peaked at 2.0 GiB. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+		"full, in a step that needs 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated () and 23.0 GiB reserved; 512.0 MiB of the device was free. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
-		"512.0 MiB of the device were free. load.py:3 main has put 40 blocks there, 20.0 GiB, before any step; 8.0 GiB of it are held by self.layers": func(c *oom.Case) {
+		"512.0 MiB of the device was free. load.py:3 main has put 40 blocks there, 20.0 GiB, before any step; 8.0 GiB of it is held by self.layers": func(c *oom.Case) {
 			c.Decision = oom.Loading
 			c.Fill = oom.Growth{Site: "load.py:3 main", Holder: "self.layers", Held: 8 * oomGiB, Phase: phases.Setup, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
 		"asked for 2.0 TiB; PyTorch had 22.0 GiB allocated": func(c *oom.Case) {
 			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 2<<40, event.Unknown
 		},
-		"cudaMalloc, the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free. Outside of PyTorch a.py:3 f keeps 48.0 MiB more each step, since step 1 of 9": func(c *oom.Case) {
+		"cudaMalloc, the driver refused it, and PyTorch did not report it; 512.0 MiB of the device was free. Outside of PyTorch a.py:3 f keeps 48.0 MiB more each step, since step 1 of 9": func(c *oom.Case) {
 			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", 9*oomGiB
 			c.Outside = oomFinding(9 * oomGiB)
 		},
-		"the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free": func(c *oom.Case) {
+		"the driver refused it, and PyTorch did not report it; 512.0 MiB of the device was free": func(c *oom.Case) {
 			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", oomGiB
 		},
-		"Expandable segments are on":                     func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
-		"reserved and may have 23.5 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
+		"Expandable segments are on": func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
+		"reserved and may have 23.5 GiB of the device's 24.0 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
 	} {
 		requireText(t, want, change)
 	}

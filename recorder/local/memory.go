@@ -150,7 +150,7 @@ type Reading struct {
 	StateErr  error
 	stats     []inspect.MemoryStats // nil: not known
 	limits    [][]uint64            // by device: what can be the program's own limit
-	sizes     []uint64              // by device: its memory, as the program was told it; 0: not known
+	sizes     []uint64              // by device: its memory, as CUDA reported it to the program; 0: not known
 	uses      []nvml.Use
 	driverErr error
 	moved     bool

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package inspect
+package deviceobject
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -38,6 +36,29 @@ const (
 // torchLibraries begin the names of the libraries with a list of the devices' properties (device_properties in ATen's CUDAContext.cpp).
 var torchLibraries = []string{"libtorch_cuda", "libtorch_hip"}
 
+const wordSize = 8
+
+// Object is where an object of the allocator's is that has a device's state.
+type Object struct {
+	Addr  uint64
+	Limit uint64 // bytes that belong to it at most
+}
+
+// Sizes reads the memory of each device that a program can use from the properties that PyTorch has asked CUDA for, bytes; 0: not known. PyTorch
+// 2.9 and later keep the properties in the device's object, all versions in a list that is filled when the program first runs something on a device.
+func Sizes(m process.Memory, objects []Object) []uint64 {
+	sizes := make([]uint64, len(objects))
+	for i, o := range objects {
+		sizes[i] = sizeAmong(m, o)
+	}
+	if p, ok := m.(*process.Process); ok && slices.Contains(sizes, 0) {
+		if listed := listedSizes(p, len(objects)); listed != nil {
+			return listed
+		}
+	}
+	return sizes
+}
+
 // sizeOf is the memory of the device of which a structure has the properties, bytes. ok is false for what is none.
 func sizeOf(b []byte) (size uint64, ok bool) {
 	if len(b) < propertiesHead {
@@ -50,43 +71,17 @@ func sizeOf(b []byte) (size uint64, ok bool) {
 	for _, l := range propertyLayouts {
 		total, shared := binary.LittleEndian.Uint64(b[l.total:]), binary.LittleEndian.Uint64(b[l.sharedMemory:])
 		warp, threads := binary.LittleEndian.Uint32(b[l.warp:]), binary.LittleEndian.Uint32(b[l.threads:])
-		if total >= 64<<20 && total < maxLimit && shared >= 16<<10 && shared <= 1<<20 && (warp == 32 || warp == 64) && threads >= 256 && threads <= 4096 {
+		if total >= 64<<20 && total < maxDevice && shared >= 16<<10 && shared <= 1<<20 && (warp == 32 || warp == 64) && threads >= 256 && threads <= 4096 {
 			return total, true
 		}
 	}
 	return 0, false
 }
 
-// DeviceSizes reads the memory of each device that the program can use from the properties that PyTorch has asked CUDA for, bytes; 0: not
-// known. It needs neither NVML nor the device. PyTorch 2.9 and later keep the properties in the object of the device, all versions in a list
-// that is filled when the program first runs something on a device. Errors are those of Totals.
-func (a *Allocator) DeviceSizes(ctx context.Context) ([]uint64, error) {
-	devices, err := a.devices(ctx)
-	if err != nil || len(devices) == 0 {
-		return nil, err
-	}
-	if len(a.sizes) == len(devices) && !slices.Contains(a.sizes, 0) {
-		return a.sizes, nil
-	}
-	sizes := make([]uint64, len(devices))
-	for i, d := range devices {
-		sizes[i] = sizeAmong(a.memory, d)
-	}
-	if slices.Contains(sizes, 0) {
-		if listed, err := a.listedSizes(len(devices)); err != nil {
-			return nil, fmt.Errorf("read the sizes of the devices: %w", err)
-		} else if listed != nil {
-			sizes = listed
-		}
-	}
-	a.sizes = sizes
-	return sizes, nil
-}
-
 // sizeAmong finds the properties in a device's object; 0: it has none.
-func sizeAmong(m process.Memory, d device) uint64 {
-	b := make([]byte, d.limit)
-	n, _ := m.ReadAt(b, d.addr) // the object ends before the limit, and memory may
+func sizeAmong(m process.Memory, o Object) uint64 {
+	b := make([]byte, o.Limit)
+	n, _ := m.ReadAt(b, o.Addr) // the object ends before the limit, and memory may
 	b = b[:n]
 	for at := 0; at+propertiesHead <= len(b); at += wordSize {
 		if size, ok := sizeOf(b[at:]); ok {
@@ -98,24 +93,22 @@ func sizeAmong(m process.Memory, d device) uint64 {
 
 // listedSizes finds the list of the devices' properties in the data of PyTorch's library: a std::vector; nil: there is none. What is not filled
 // yet is 0.
-func (a *Allocator) listedSizes(devices int) ([]uint64, error) {
-	p, ok := a.memory.(*process.Process)
-	if !ok {
-		return nil, nil
-	}
+func listedSizes(p *process.Process, devices int) []uint64 {
 	maps, err := p.Maps()
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	for _, m := range dataOf(maps) {
-		data := readable(p, m.Start, m.End-m.Start)
-		for i := 0; i+2 < len(data); i++ {
-			if sizes := sizesAt(p, data[i:i+3], devices); sizes != nil {
-				return sizes, nil
+		data := make([]byte, m.End-m.Start)
+		n, _ := p.ReadAt(data, m.Start)
+		for data = data[:n]; len(data) >= 3*wordSize; data = data[wordSize:] {
+			word := func(n int) uint64 { return binary.LittleEndian.Uint64(data[n*wordSize:]) }
+			if sizes := sizesAt(p, word(0), word(1), word(2), devices); sizes != nil {
+				return sizes
 			}
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // dataOf are the writable mappings of PyTorch's libraries, with the memory without a file that follows one: variables that begin as zero.
@@ -131,10 +124,9 @@ func dataOf(maps []process.Mapping) (out []process.Mapping) {
 	return out
 }
 
-// sizesAt reads the sizes from a std::vector<cudaDeviceProp>: begin, end, end of its capacity; nil: it is another thing.
-func sizesAt(m process.Memory, vector []uint64, devices int) []uint64 {
-	begin, end := vector[0], vector[1]
-	if !pointer(begin) || end <= begin || vector[2] < end || (end-begin)%uint64(devices) != 0 {
+// sizesAt reads the sizes from a std::vector<cudaDeviceProp>; nil: it is another thing.
+func sizesAt(m process.Memory, begin, end, capacity uint64, devices int) []uint64 {
+	if begin == 0 || begin%wordSize != 0 || end <= begin || capacity < end || (end-begin)%uint64(devices) != 0 {
 		return nil
 	}
 	each := (end - begin) / uint64(devices)

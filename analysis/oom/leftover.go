@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Leftover is memory that the program has no more use for, as far as its calls show.
+type Leftover struct {
+	Site   string // the line that allocated the most of it; empty: there is none
+	Call   string // the function that has returned; empty: it is not known
+	Holder string // of the most of it; view.NoHolder: not known
+	Held   uint64 // by Holder, bytes
+	heap.Count
+}
+
+// An optimizer's state is left over from a phase before if another optimizer makes its own: after leastApart steps, or after fewApart where all
+// that it has made so far has sizes that the older state has too. Optimizers that take turns begin closer together.
+const (
+	leastApart = 8
+	fewApart   = 2
+)
+
+// optimizerBlocks are the blocks of optimizers' state, those from before a time and those since then.
+func (f *follower) optimizerBlocks(c *Case, h *heap.Heap, from uint64) (older, newer []heap.Block) {
+	for b := range h.Blocks() {
+		if !f.isOptimizers(c, &b) {
+			continue
+		}
+		if st := f.in.Trace.Stack(b.Stack); st == nil || !makesState(st) {
+			continue
+		}
+		if b.Time < from {
+			older = append(older, b)
+		} else {
+			newer = append(newer, b)
+		}
+	}
+	return older, newer
+}
+
+// setEnded finds the state of an optimizer that a call has used which has returned, where the request is one of another optimizer's for its own
+// first state.
+func (f *follower) setEnded(c *Case, h *heap.Heap) {
+	from, _, ok := f.in.Steps.Span(c.Step)
+	if c.Phase != phases.Optimizer || c.Step == 0 || !ok || c.Stack == nil {
+		return
+	}
+	older, newer := f.optimizerBlocks(c, h, from)
+	now := c.Stack
+	if len(newer) > 0 {
+		now = f.in.Trace.Stack(newer[0].Stack)
+	}
+	if !makesState(now) {
+		return
+	}
+	var of []heap.Block
+	calls := map[event.StackID]string{}
+	for i := range older {
+		call, known := calls[older[i].Stack]
+		if !known {
+			call = endedCall(f.in.Trace.Stack(older[i].Stack), now)
+			calls[older[i].Stack] = call
+		}
+		if call != "" {
+			c.Ended.Call = call
+			of = append(of, older[i])
+		}
+	}
+	apart := leastApart
+	if sameSizes(of, newer, c.Requested) {
+		apart = fewApart
+	}
+	of = slices.DeleteFunc(of, func(b heap.Block) bool { return c.Step-f.stepAt(b.Time) < apart })
+	if f.sumUp(&c.Ended, of); c.Ended.Bytes == 0 {
+		return
+	}
+	c.State = 0
+	for i := range newer {
+		c.State += newer[i].Size
+	}
+}
+
+// sumUp adds up blocks.
+func (f *follower) sumUp(l *Leftover, blocks []heap.Block) {
+	sites := map[string]uint64{}
+	for i := range blocks {
+		b := &blocks[i]
+		l.Count = l.Plus(heap.CountOf(b.Size, b.Requested))
+		name := f.in.Trace.SiteName(b)
+		if sites[name] += b.Size; l.Site == "" || sites[name] > sites[l.Site] {
+			l.Site = name
+		}
+	}
+}
+
+// sameSizes reports whether blocks, and a request, have sizes only that others have too.
+func sameSizes(others, blocks []heap.Block, request uint64) bool {
+	known := map[uint64]bool{}
+	for i := range others {
+		known[others[i].Size] = true
+	}
+	return known[request] && !slices.ContainsFunc(blocks, func(b heap.Block) bool { return !known[b.Size] })
+}
+
+// endedCall is the function that a stack has called and that has returned by the time of another one of the same thread: their paths part in its
+// caller. Empty: they do not part in the program's own code.
+func endedCall(old, now *event.Stack) string {
+	if old == nil || now == nil {
+		return ""
+	}
+	x, y := pythonPath(old), pythonPath(now)
+	for i := 0; i < len(x) && i < len(y); i++ {
+		a, b := x[i], y[i]
+		switch {
+		case a.File != b.File || a.Func != b.Func:
+			return calledAt(x, i)
+		case a.Line != b.Line:
+			return calledAt(x, i+1)
+		}
+	}
+	return ""
+}
+
+// calledAt is the function at a place of a path; that of PyTorch's optimizer has no name of its own.
+func calledAt(path []*event.Frame, i int) string {
+	if i >= len(path) || i == 0 {
+		return ""
+	}
+	if strings.Contains(path[i].File, "/torch/") {
+		return path[i-1].Func
+	}
+	return path[i].Func
+}
+
+// pythonPath is the Python frames of a stack, from the root.
+func pythonPath(s *event.Stack) (out []*event.Frame) {
+	for i := range slices.Backward(s.Frames) {
+		if g := &s.Frames[i]; g.Kind == event.FramePython {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// leastCopied is the smallest block that counts as a copy, bytes: small ones are alike without being copies.
+const leastCopied = 64 << 10
+
+// setLoaded finds what was loaded from a file to the device beside parameters of the same sizes.
+func (f *follower) setLoaded(c *Case, h *heap.Heap) {
+	parameters, whole := map[uint64]int{}, uint64(0)
+	var loaded []heap.Block
+	for b := range h.Blocks() {
+		s, ok := f.starts[b.Key()]
+		if !ok || !f.has(c, &b) || b.Size < leastCopied {
+			continue
+		}
+		switch {
+		case f.signsOf(b.Stack).Has(advice.Load):
+			loaded = append(loaded, b)
+		case f.life.InUse(&s) == phases.Parameters:
+			parameters[b.Size]++
+			whole += b.Size
+		}
+	}
+	slices.SortFunc(loaded, func(x, y heap.Block) int { return int(x.Addr>>12) - int(y.Addr>>12) })
+	var copies []heap.Block
+	for i := range loaded {
+		if n := loaded[i].Size; parameters[n] > 0 {
+			parameters[n]--
+			copies = append(copies, loaded[i])
+		}
+	}
+	var l Leftover
+	if f.sumUp(&l, copies); l.Bytes >= whole/2 && l.Bytes > 0 {
+		c.Loaded = l
+	}
+}
+
+// signsOf is advice.SignsOf of a stack.
+func (f *follower) signsOf(id event.StackID) advice.Signs {
+	s, ok := f.signs[id]
+	if !ok {
+		if st := f.in.Trace.Stack(id); st != nil {
+			s = advice.SignsOf(st.Frames)
+		}
+		f.signs[id] = s
+	}
+	return s
+}
+
+// nameLeftover names the holder of a leftover: the one whose blocks of its line are nearest to it in bytes.
+func (c *Case) nameLeftover(l *Leftover) {
+	l.Holder = view.NoHolder
+	for i := range c.Top {
+		t := &c.Top[i]
+		if t.Site != l.Site || t.Holder == view.NoHolder || t.Bytes > l.Bytes {
+			continue
+		}
+		if t.Bytes > l.Held {
+			l.Holder, l.Held = t.Holder, t.Bytes
+		}
+	}
+}
+
+// ended is the state of an optimizer that no call uses any more: the program does without it.
+func (c *Case) ended() Cause {
+	return Cause{EarlierPhase, c.Ended.Bytes, 0, c.suffices(c.Ended.Bytes)}
+}
+
+// loadedTwice is what was loaded beside the parameters that it was copied to.
+func (c *Case) loadedTwice() Cause {
+	return Cause{LoadedTwice, c.Loaded.Bytes, 0, c.suffices(c.Loaded.Bytes)}
+}
