@@ -99,7 +99,7 @@ var mayImport = map[string][]string{
 
 	"analysis/stacks":    {"event", "internal/words"},
 	"analysis/backward":  {"analysis/stacks", "event"},
-	"analysis/phases":    {"analysis/stacks", "event"},
+	"analysis/phases":    {"analysis/stacks", "event", "heap"},
 	"analysis/refusals":  {"analysis/stacks", "event"},
 	"analysis/view":      {"analysis/phases", "analysis/refusals", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "heap/values", "internal/index", "internal/sorts", "internal/varpath", "internal/words"},
 	"analysis/pagemodel": {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "heap/values", "internal/index", "internal/sorts"},

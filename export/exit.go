@@ -79,7 +79,39 @@ const mostOf = 0.75
 // read is what held most blocks of sites, by name, when holders were last read.
 func (s *Source) read() map[string]string {
 	out := map[string]string{}
-	var rows []event.HeldRow
+	sites := map[string][]event.HeldRow{} // of the last reading of each line
+	add := func(rows []event.HeldRow) {
+		fresh := map[string]bool{}
+		for _, r := range rows {
+			if r.Holder == view.NoHolder || r.Holder == "" || r.Holder[0] == '<' { // mostly newer than the reading, or of C++ for the moment
+				continue
+			}
+			if !fresh[r.Site] {
+				fresh[r.Site], sites[r.Site] = true, nil
+			}
+			sites[r.Site] = append(sites[r.Site], r)
+		}
+	}
+	add(s.lastRead())
+	if held := s.Trace.Held(); len(held) > 0 { // of the lines that grow
+		add(held[len(held)-1].Rows)
+	}
+	for site, rows := range sites {
+		sum, parts := uint64(0), map[string]uint64{}
+		for _, r := range rows {
+			sum, parts[r.Holder] = sum+r.Bytes, parts[r.Holder]+r.Bytes
+		}
+		for holder, part := range parts {
+			if float64(part) >= mostOf*float64(sum) { // of one at most
+				out[site] = holder
+			}
+		}
+	}
+	return out
+}
+
+// lastRead is the last reading of holders while the program ran; without one, the tables of the end.
+func (s *Source) lastRead() (rows []event.HeldRow) {
 	for _, r := range s.Trace.Readings() {
 		if len(r.Held) == 0 {
 			continue
@@ -96,25 +128,5 @@ func (s *Source) read() map[string]string {
 			}
 		}
 	}
-	if held := s.Trace.Held(); len(held) > 0 { // of the lines that grow
-		rows = append(rows, held[len(held)-1].Rows...)
-	}
-	type held struct{ site, holder string }
-	sums, parts, best := map[string]uint64{}, map[held]uint64{}, map[string]event.HeldRow{}
-	for _, r := range rows {
-		if r.Holder == view.NoHolder || r.Holder == "" || r.Holder[0] == '<' { // mostly newer than the reading, or of C++ for the moment
-			continue
-		}
-		k := held{r.Site, r.Holder}
-		sums[r.Site], parts[k] = sums[r.Site]+r.Bytes, parts[k]+r.Bytes
-		if parts[k] > best[r.Site].Bytes {
-			best[r.Site] = event.HeldRow{Holder: r.Holder, Bytes: parts[k]}
-		}
-	}
-	for site, r := range best {
-		if float64(r.Bytes) >= mostOf*float64(sums[site]) {
-			out[site] = r.Holder
-		}
-	}
-	return out
+	return rows
 }

@@ -67,7 +67,7 @@ func (c *churn) allocated(b *heap.Block, e *event.Event) {
 		return
 	}
 	c.Allocated += b.Size
-	c.starts[b.Key()] = c.follow.Start(b.PID, e.TID, b.Stack, true)
+	c.starts[b.Key()] = c.follow.Start(b, e.TID, true)
 }
 
 func (c *churn) freed(b *heap.Block, e *event.Event, time uint64) {

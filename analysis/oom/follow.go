@@ -148,7 +148,7 @@ func (f *follower) allocated(b *heap.Block, e *event.Event) {
 	if made {
 		tid = e.TID
 	}
-	f.starts[b.Key()] = f.life.Start(b.PID, tid, b.Stack, made)
+	f.starts[b.Key()] = f.life.Start(b, tid, made)
 	if total, ok := f.async.allocated(b); ok && e != nil {
 		f.noteTotal(accountKey{b.PID, b.Device}, e, total, event.Unknown)
 	}

@@ -2,7 +2,12 @@
 
 package phases
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"math/bits"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
 
 // turns reports whether a phase is one of those of which one follows another in a training loop. Data loaders and the program's own code
 // run in between.
@@ -52,6 +57,7 @@ type Start struct {
 	Result
 	PID, TID uint32
 	Stack    event.StackID
+	class    int // of its size
 	at       now
 }
 
@@ -62,21 +68,41 @@ type now struct{ turn, visit uint64 }
 type Lifetimes struct {
 	c         *Classifier
 	processes map[uint32]*process
-	last      *process // that of the last event; nil: there was none
-	stacks    map[event.StackID]*fate
+	last      *process        // that of the last event; nil: there was none
+	fates     map[alike]*fate // also of all sizes together, with the class anySize
 }
 
-// fate is what became of the allocations of one stack.
+// alike is what allocations have in common that usually end alike: the stack, and the class of the size. All layers of a network may have one
+// stack, of which the last one's output is kept.
+type alike struct {
+	stack event.StackID
+	class int
+}
+
+const (
+	anySize = 0
+	// fewAlike is how many allocations of one class of sizes say less than those of all sizes, as long as none was freed.
+	fewAlike = 2
+)
+
+// classOf is the class of a size in bytes: there are four for each power of two.
+func classOf(size uint64) int {
+	n := bits.Len64(size)
+	return 1 + 4*n + int(size<<(64-n)>>61&3)
+}
+
+// fate is what became of allocations that are alike.
 type fate struct {
 	made  uint64
 	freed tally[Category] // what they were for
 }
 
-func (l *Lifetimes) fate(stack event.StackID) *fate {
-	f := l.stacks[stack]
+func (l *Lifetimes) fate(stack event.StackID, class int) *fate {
+	key := alike{stack, class}
+	f := l.fates[key]
 	if f == nil {
 		f = &fate{}
-		l.stacks[stack] = f
+		l.fates[key] = f
 	}
 	return f
 }
@@ -122,7 +148,7 @@ func (p *process) thread(tid uint32) *thread {
 
 // Follow begins to follow a stream of events.
 func (c *Classifier) Follow() *Lifetimes {
-	return &Lifetimes{c: c, processes: map[uint32]*process{}, stacks: map[event.StackID]*fate{}}
+	return &Lifetimes{c: c, processes: map[uint32]*process{}, fates: map[alike]*fate{}}
 }
 
 func (l *Lifetimes) process(pid uint32) *process {
@@ -166,13 +192,15 @@ func (l *Lifetimes) See(e *event.Event) {
 	}
 }
 
-// Start notes an allocation. made: by an event that was seen now; else it was in use before, and tid means nothing.
-func (l *Lifetimes) Start(pid, tid uint32, stack event.StackID, made bool) Start {
-	out := Start{Result: l.c.Of(stack), PID: pid, TID: tid, Stack: stack}
+// Start notes the allocation of a block. made: by an event of the thread tid that was seen now; else the block was in use before, and tid means
+// nothing.
+func (l *Lifetimes) Start(b *heap.Block, tid uint32, made bool) Start {
+	out := Start{Result: l.c.Of(b.Stack), PID: b.PID, TID: tid, Stack: b.Stack, class: classOf(b.Size)}
 	if made {
-		out.at = l.process(pid).now(tid)
-		if stack != 0 {
-			l.fate(stack).made++
+		out.at = l.process(b.PID).now(tid)
+		if b.Stack != 0 {
+			l.fate(b.Stack, out.class).made++
+			l.fate(b.Stack, anySize).made++
 		}
 	}
 	return out
@@ -189,18 +217,22 @@ func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 		out = Temporary
 	}
 	if s.Stack != 0 {
-		l.fate(s.Stack).freed.add(out, 1)
+		l.fate(s.Stack, s.class).freed.add(out, 1)
+		l.fate(s.Stack, anySize).freed.add(out, 1)
 	}
 	return out
 }
 
-// InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others of its
-// stack were for; NoCategory where they differ, or there are none. It is not temporary where most others of its stack are in use.
+// InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others
+// like it were for; NoCategory where they differ, or there are none. It is not temporary where most of those are in use.
 func (l *Lifetimes) InUse(s *Start) Category {
 	if s.at != l.process(s.PID).now(s.TID) || s.Category == Workspace {
 		return l.c.keptFor(s)
 	}
-	f := l.stacks[s.Stack]
+	f := l.fates[alike{s.Stack, s.class}]
+	if f == nil || len(f.freed) == 0 && f.made <= fewAlike {
+		f = l.fates[alike{s.Stack, anySize}]
+	}
 	if f == nil || len(f.freed) != 1 || f.freed[0].key == Temporary && f.made > 2*f.freed[0].n {
 		return NoCategory
 	}

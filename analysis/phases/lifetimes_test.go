@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -47,14 +48,16 @@ func newStream() *stream {
 	return &stream{Lifetimes: c.Follow()}
 }
 
-func (s *stream) alloc(stack event.StackID) *Start {
+func (s *stream) alloc(stack event.StackID) *Start { return s.allocSize(stack, 512) }
+
+func (s *stream) allocSize(stack event.StackID, size uint64) *Start {
 	s.time++
 	tid := uint32(mainThread)
 	if stack == backwardStack || stack == workspaceStack {
 		tid = autogradThread
 	}
 	s.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack, Time: s.time})
-	out := s.Start(1, tid, stack, true)
+	out := s.Start(&heap.Block{PID: 1, Stack: stack, Size: size}, tid, true)
 	return &out
 }
 
@@ -126,13 +129,29 @@ func TestFewFreed(t *testing.T) {
 	require.Equal(t, Temporary, s.InUse(last))
 }
 
+// TestSizes: all layers of a network may have one stack; the output of the last one, which is kept, is not temporary because those of the others
+// are.
+func TestSizes(t *testing.T) {
+	s := newStream()
+	s.alloc(setupStack)
+	var kept []*Start
+	for range 8 {
+		hidden := s.allocSize(forwardStack, 1<<18)
+		kept = append(kept, s.allocSize(forwardStack, 1<<21))
+		require.Equal(t, Temporary, s.Freed(hidden, mainThread))
+	}
+	require.Equal(t, NoCategory, s.InUse(kept[0]))
+	require.Equal(t, Temporary, s.InUse(s.allocSize(forwardStack, 1<<18)))
+	require.Equal(t, Temporary, s.InUse(s.allocSize(forwardStack, 1<<18+512)), "nearly the same size")
+}
+
 // TestUnseenStart: an allocation that was not seen is in use beyond its phase, and a free by an unknown thread is in no phase.
 func TestUnseenStart(t *testing.T) {
 	s := newStream()
-	before := s.Start(1, 0, 0, false)
+	before := s.Start(&heap.Block{PID: 1}, 0, false)
 	s.alloc(forwardStack)
 	require.Equal(t, NoCategory, s.Freed(&before, mainThread))
-	recovered := s.Start(1, 0, forwardStack, false)
+	recovered := s.Start(&heap.Block{PID: 1, Stack: forwardStack, Size: 512}, 0, false)
 	require.Equal(t, Activations, s.InUse(&recovered))
 	require.Equal(t, Activations, s.Freed(s.alloc(forwardStack), 0))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -57,13 +58,13 @@ func TestTemporaryBounds(t *testing.T) {
 	require.Equal(t, Workspace, s.Freed(w, autogradThread))
 	require.Equal(t, Workspace, s.InUse(w))
 
-	all := s.stacks[forwardStack].freed
+	all := s.fates[alike{forwardStack, classOf(512)}].freed
 	require.Len(t, all, 1)
 	require.EqualValues(t, 2, all[0].n)
-	require.Nil(t, s.stacks[0])
-	unknown := s.Start(1, mainThread, 0, true)
+	learned := len(s.fates)
+	unknown := s.Start(&heap.Block{PID: 1, Size: 512}, mainThread, true)
 	s.Freed(&unknown, mainThread)
-	require.Nil(t, s.stacks[0], "without a stack nothing is learned")
+	require.Len(t, s.fates, learned, "without a stack nothing is learned")
 }
 
 // TestKept: what memory is for that is in use beyond its phase.

@@ -131,7 +131,7 @@ func (l *follower) allocated(b *heap.Block, e *event.Event) {
 	if made {
 		tid = e.TID
 	}
-	l.starts.Set(b, life{l.follow.Start(b.PID, tid, b.Stack, made), made})
+	l.starts.Set(b, life{l.follow.Start(b, tid, made), made})
 }
 
 func (l *follower) freed(b *heap.Block, e *event.Event) phases.Category {
