@@ -25,6 +25,9 @@ func TestLevel(t *testing.T) {
 		"a thirtieth, by turns": {func(i int) uint64 { return 30000 + uint64(i)*1000/steps - uint64(i/50%2)*400 }, 0},
 		"a thirtieth, evenly":   {func(i int) uint64 { return 30000 + uint64(i)*1000/steps }, 200},
 		"one step up at half":   {func(i int) uint64 { return 1000 * uint64(1+i*2/steps) }, 0},
+		"stairs":                {func(i int) uint64 { return 100_000 + 200*uint64(i/60) }, 1000},
+		"stairs that end":       {func(i int) uint64 { return 100_000 + 200*uint64(min(i, 240)/60) }, 0},
+		"stairs up and down":    {func(i int) uint64 { return 100_000 + 200*uint64(i/60%3) }, 0},
 		"falls":                 {func(i int) uint64 { return 100_000 - uint64(i) }, 0},
 		"without known numbers": {func(int) uint64 { return event.Unknown }, 0},
 	} {
