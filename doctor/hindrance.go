@@ -63,6 +63,9 @@ func fixesOf(low *limits.TooLow) []Fix {
 		if strings.HasPrefix(line, "docker ") {
 			where = "docker"
 		}
+		if rest, ok := strings.CutPrefix(line, "kubernetes: "); ok {
+			where, line = "kubernetes", rest
+		}
 		out = append(out, Fix{where, line})
 	}
 	return out

@@ -222,23 +222,22 @@ func checkOwn() Check {
 	return c
 }
 
-// checkMemory: later ones charge it to the control group.
+// checkMemory counts what the kernel and gputrace itself take, against the control group, which later kernels charge both to, and the machine.
 func checkMemory() Check {
-	c := Check{Group: Limits, Name: "memory of the control group", Needed: true, Says: "no limit"}
-	need, err := tracer.KernelMemory()
-	if err != nil {
+	c := Check{Group: Limits, Name: "memory for gputrace", Needed: true}
+	b, err := limits.FitMemory(tracer.DefaultRing, false, tracer.KernelMemory)
+	var low *limits.TooLow
+	switch {
+	case errors.As(err, &low):
+		c.State, c.Says, c.Fixes = Failed, low.Says, fixesOf(low)
+	case err != nil:
 		c.State, c.Says = Unknown, err.Error()
-		return c
-	}
-	left, ok := limits.Left(limits.Memory)
-	if !ok {
-		return c
-	}
-	c.Says = fmt.Sprintf("%d MiB left, %d MiB and the unwind rows are needed", left>>20, need>>20)
-	if left < need {
-		c.State = Failed
-		c.Fixes = []Fix{
-			{"docker", "docker run --memory 1g ..."}, {"kubernetes", `resources: {limits: {memory: "1Gi"}}`}, {"host", "gputrace --ring-size 4MiB"},
+	case b.Where == "":
+		c.Says = "no limit is known"
+	default:
+		c.Says = fmt.Sprintf("%s has %d MiB left, a trace needs %d MiB", b.Where, b.Left>>20, b.Need>>20)
+		if said := b.Smaller(tracer.DefaultRing); said != "" {
+			c.Says = fmt.Sprintf("%s; a trace needs %d MiB then", said, b.Need>>20)
 		}
 	}
 	return c

@@ -86,8 +86,10 @@ type Options struct {
 	Children bool
 }
 
+// DefaultRing is the size of the ring between kernel and tracer, bytes, unless Options say another.
+const DefaultRing = 32 << 20
+
 const (
-	defaultRing = 32 << 20
 	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target, and
 	// so does each time that we wake ourselves. pollSoon holds for a ring below smallRing, and while a pollShare of a larger one
 	// is filled meanwhile.
@@ -158,7 +160,7 @@ func Open(o *Options) *Tracer {
 	}
 	tr.decoder = decode.New(&decode.Options{MaxStacks: tr.options.MaxStacks, Row: tr.row, Warn: tr.warn})
 	if tr.options.RingBytes == 0 {
-		tr.options.RingBytes = defaultRing
+		tr.options.RingBytes = DefaultRing
 	}
 	for i := uint32(userPlaces); i > 0; i-- {
 		tr.places = append(tr.places, i-1)
@@ -215,9 +217,8 @@ func (tr *Tracer) Ready() error {
 	return nil
 }
 
-// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows come to
-// it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
-func KernelMemory() (uint64, error) { return kernel.Memory(defaultRing) }
+// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of a size, bytes. Unwind rows come on top.
+func KernelMemory(ring int) (uint64, error) { return kernel.Memory(ring) }
 
 // Memory is how the kernel side reads the target's memory.
 func (tr *Tracer) Memory() directmap.Use { return tr.memory }

@@ -75,13 +75,16 @@ func (r *reading) assemble(live *liveBlocks) error {
 	return nil
 }
 
+// againShare is the part of what is held at once that a second reading holds: block by block, it goes along the paths that are already known.
+const againShare = 4
+
 // readAgain prepares a second reading.
 func (a *assembly) readAgain() (done func(), err error) {
 	maps, err := a.p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	im, err := memory.NewRing(a.ctx, a.p, memory.RegionsOf(maps), a.held())
+	im, err := memory.NewRing(a.ctx, a.p, memory.RegionsOf(maps), a.held()/againShare)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultMaxCopy = 8 << 30  // bytes
-	DefaultMaxHeld = 32 << 20 // bytes
+	DefaultMaxHeld = 24 << 20 // bytes
 	DefaultOthers  = 0
 	// DefaultFreeze is a bound of a stop that users of a job hardly notice.
 	DefaultFreeze = 250 * time.Millisecond

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -38,13 +40,32 @@ func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) 
 	if err != nil {
 		return nil, err
 	}
+	options := Options{}
+	if o != nil {
+		options = *o
+	}
+	if options.MaxHeld == 0 {
+		if options.MaxHeld, err = roomToRead(); err != nil {
+			return nil, err
+		}
+	}
 	report := &Report{PID: p.PID}
 	if maps, err := p.Maps(); err == nil {
 		report.Torch, _ = frameworks.PyTorch(p, maps)
 	}
 	code := torchlayout.NewCode(p)
 	defer code.Close()
-	return read(ctx, &linuxProcess{p, allocator}, code, report, o)
+	return read(ctx, &linuxProcess{p, allocator}, code, report, &options)
+}
+
+// roomToRead returns how much of a job's memory may be held, 0 for as much as is quickest, or the reason why nothing may.
+func roomToRead() (uint64, error) {
+	held, err := limits.HoldersMemory()
+	if err == nil && held == 0 {
+		return 0, nil
+	}
+	debug.FreeOSMemory() // what names and tables took to make may still be ours
+	return limits.HoldersMemory()
 }
 
 // linuxProcess is a process of this machine: what the kernel shows of it, and PyTorch's allocator for CUDA.

@@ -22,10 +22,10 @@ const (
 	// garbage is how much of it may pile up, percent of what is in use.
 	garbage = 25
 	// slack is how much more than what is in use the Go heap may have before memory is given back to the kernel, bytes.
-	slack = 16 << 20
+	slack = 8 << 20
 	// mappedMost is how much of mapped files may be resident beside the program itself, bytes: symbols and unwind rows of PyTorch's libraries
 	// are hundreds of MiB, each of which is read once.
-	mappedMost = 16 << 20
+	mappedMost = 8 << 20
 	// every is how often that is looked at.
 	every = 20 * time.Millisecond
 )

@@ -16,12 +16,13 @@ type Controller struct {
 	name               string // of the hierarchy of cgroups v1
 	limit, usage       string // files of v2
 	oldLimit, oldUsage string // files of v1
+	stat, freed        string // file with what of the usage the kernel gives up first, and the prefix of its names in v1; empty: none
 }
 
 // The controllers that are looked at.
 var (
-	Memory = Controller{"memory", "memory.max", "memory.current", "memory.limit_in_bytes", "memory.usage_in_bytes"}
-	Pids   = Controller{"pids", "pids.max", "pids.current", "pids.max", "pids.current"}
+	Memory = Controller{"memory", "memory.max", "memory.current", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_"}
+	Pids   = Controller{"pids", "pids.max", "pids.current", "pids.max", "pids.current", "", ""}
 )
 
 // Left is the least that our control group and those above it may still take; not ok: nothing limits it.
@@ -36,10 +37,10 @@ func (c *Controller) left(cgroups, root string) (left uint64, ok bool) {
 		if len(f) < 3 {
 			continue
 		}
-		dir, limit, usage := root, c.limit, c.usage
+		dir, limit, usage, freed := root, c.limit, c.usage, ""
 		switch {
 		case f[1] == c.name:
-			dir, limit, usage = filepath.Join(root, c.name), c.oldLimit, c.oldUsage
+			dir, limit, usage, freed = filepath.Join(root, c.name), c.oldLimit, c.oldUsage, c.freed
 		case f[1] != "":
 			continue
 		}
@@ -47,6 +48,7 @@ func (c *Controller) left(cgroups, root string) (left uint64, ok bool) {
 			most, err := strconv.ParseUint(setting(filepath.Join(dir, path, limit)), 10, 64)
 			used, uerr := strconv.ParseUint(setting(filepath.Join(dir, path, usage)), 10, 64)
 			if err == nil && uerr == nil && most < 1<<62 { // cgroup v1 writes no limit as a very large one
+				used -= min(used, c.cached(filepath.Join(dir, path), freed))
 				if free := most - min(used, most); !ok || free < left {
 					left, ok = free, true
 				}
@@ -59,7 +61,22 @@ func (c *Controller) left(cgroups, root string) (left uint64, ok bool) {
 	return left, ok
 }
 
-// setting reads a file of one line; empty when there is none.
+// cached is what of the usage are files that the kernel has read and can read again.
+func (c *Controller) cached(group, prefix string) (n uint64) {
+	if c.stat == "" {
+		return 0
+	}
+	for line := range strings.Lines(setting(filepath.Join(group, c.stat))) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name == prefix+"inactive_file" || name == prefix+"active_file" {
+			bytes, _ := strconv.ParseUint(value, 10, 64)
+			n += bytes
+		}
+	}
+	return n
+}
+
+// setting reads a file of the kernel; empty when there is none.
 func setting(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))

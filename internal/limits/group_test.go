@@ -29,9 +29,16 @@ func TestLeft(t *testing.T) {
 	write("memory/v1/memory.usage_in_bytes", "1")
 	write("memory/v1/low/memory.limit_in_bytes", "700")
 	write("memory/v1/low/memory.usage_in_bytes", "100")
+	write("cached/memory.max", "5000")
+	write("cached/memory.current", "4900")
+	write("cached/memory.stat", "anon 900\nfile 4000\ninactive_file 3000\nactive_file 500")
+	write("memory/v1/cached/memory.limit_in_bytes", "700")
+	write("memory/v1/cached/memory.usage_in_bytes", "600")
+	write("memory/v1/cached/memory.stat", "inactive_file 1\nactive_file 2\ntotal_inactive_file 30\ntotal_active_file 40")
 	for cgroups, want := range map[string]int{
 		"0::/a/b": 3000, "0::/full": 0, "0::/": -1, "": -1, "0::/nowhere": -1, "nonsense": -1,
 		"4:memory:/v1/low\n3:cpu:/full\n0::/": 600, "4:memory:/v1": -1, "0::/../../a": 3000,
+		"0::/cached": 3600, "4:memory:/v1/cached": 170,
 	} {
 		left, ok := Memory.left(cgroups, root)
 		require.Equal(t, want >= 0, ok, cgroups)

@@ -7,6 +7,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,9 @@ func (l *live) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := l.fit(options); err != nil {
+		return err
+	}
 	for _, c := range feature.SystemCalls() {
 		if c.Err != nil && c.Without != "" {
 			l.warn(fmt.Errorf("the system call %s is refused to gputrace (%w): %s; gputrace doctor says how to allow it", c.Name, c.Err, c.Without))
@@ -96,6 +100,20 @@ func (l *live) Start(ctx context.Context) error {
 		l.dropRights()
 	}
 	return err
+}
+
+// fit has the trace take no more memory than there is. The error says that there is too little.
+func (l *live) fit(o *tracer.Options) error {
+	ring := cmp.Or(o.RingBytes, tracer.DefaultRing)
+	b, err := limits.FitMemory(ring, ring != tracer.DefaultRing, tracer.KernelMemory)
+	if err != nil {
+		return &recorder.AttachError{PID: l.firstPID(), Err: err}
+	}
+	o.RingBytes = b.Ring
+	if said := b.Smaller(ring); said != "" {
+		l.options.Observer.Notice(said)
+	}
+	return nil
 }
 
 // awaitLibrary returns when the one process has something to trace; an error when it has not, unless that is waited for.
