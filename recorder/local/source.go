@@ -72,9 +72,6 @@ func (l *live) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.fit(options); err != nil {
-		return err
-	}
 	for _, c := range feature.SystemCalls() {
 		if c.Err != nil && c.Without != "" {
 			l.warn(fmt.Errorf("the system call %s is refused to gputrace (%w): %s; gputrace doctor says how to allow it", c.Name, c.Err, c.Without))
@@ -84,6 +81,9 @@ func (l *live) Start(ctx context.Context) error {
 		if err := l.awaitLibrary(ctx); err != nil {
 			return err
 		}
+	}
+	if err := l.fit(options); err != nil {
+		return err
 	}
 	l.tracer = l.attach(options)
 	if l.options.Many() { // else it is loaded while the process is looked at
