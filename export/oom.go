@@ -69,7 +69,10 @@ func (s *Source) replayOOM(report *oom.Report) error {
 	if c == nil || c.Cause(oom.Fragmentation).Alone != oom.Yes || c.Total == event.Unknown {
 		return nil
 	}
-	outside := figures.Add(c.Context, c.Others)
+	outside, most := figures.Add(c.Context, c.Others), false
+	if outside == event.Unknown && c.Unseen > 0 {
+		outside, most = c.Unseen+c.Asked, true // as if nothing of the device were free
+	}
 	if outside == event.Unknown {
 		return nil
 	}
@@ -86,7 +89,9 @@ func (s *Source) replayOOM(report *oom.Report) error {
 	}
 	for i := range rows {
 		if r := &rows[i]; r.PID == c.PID && r.Device == c.Device {
-			c.Replay = s.replayOf(r, c, table)
+			if replay := s.replayOf(r, c, table); !most || replay.Outcome != oom.Fails {
+				c.Replay = replay
+			}
 		}
 	}
 	return nil

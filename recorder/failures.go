@@ -23,7 +23,9 @@ const (
 	readFirst = time.Second
 	readEvery = 10 * time.Second
 	// fullShare is how much of a device must be free, one part in so many: with less, holders are read beforehand, every holdersEvery.
-	fullShare    = 10
+	fullShare = 10
+	// contextBytes is about what the driver keeps for a process beside what it has obtained, where the driver itself cannot be asked.
+	contextBytes = 512 << 20
 	holdersEvery = time.Minute
 	// keptFailures is of how many failed requests there is a folder. Of later ones there is a reading, every laterEvery.
 	keptFailures = 5
@@ -103,7 +105,7 @@ func (f *failures) failed(e *event.Event) {
 	p := f.process
 	f.failure = e.Time
 	if joined := p.scans.joined(p.View()); joined != nil {
-		f.mark(&figures.Reading{Time: p.scans.latest.Until, Failed: e.Time, Held: heldAt(joined)})
+		f.markHeld(p.scans.latest.Until, joined)
 	}
 	if !f.hasNoFolder() {
 		f.keep()
@@ -120,6 +122,13 @@ func (f *failures) failed(e *event.Event) {
 // hasNoFolder reports whether the last failure is one of too many.
 func (f *failures) hasNoFolder() bool { return f.count > keptFailures }
 
+// markHeld notes who held what at a time. A process that has ended meanwhile has no holders any more, which says nothing.
+func (f *failures) markHeld(at uint64, joined *view.Joined) {
+	if held := heldAt(joined); len(held) > 0 {
+		f.mark(&figures.Reading{Time: at, Failed: f.failure, Held: held})
+	}
+}
+
 // askHolders has the holders of the live blocks read.
 func (f *failures) askHolders() {
 	if p := f.process; !p.options.NoHolders && f.answers == nil {
@@ -135,6 +144,15 @@ func (f *failures) foresee(r *figures.Reading) {
 		known := d.Used != figures.Unknown && d.Total != figures.Unknown && d.All != figures.Unknown
 		if known && d.All > d.Total-d.Total/fullShare && time.Since(f.held) > holdersEvery {
 			f.askHolders()
+		}
+	}
+	for i := range r.Sizes {
+		for k := range r.Torch {
+			d, t := &r.Sizes[i], &r.Torch[k]
+			full := t.Device == d.Device && t.Reserved != figures.Unknown && t.Reserved+contextBytes > d.Bytes-d.Bytes/fullShare
+			if full && len(r.Driver) == 0 && time.Since(f.held) > holdersEvery {
+				f.askHolders()
+			}
 		}
 	}
 }
@@ -214,7 +232,7 @@ func (f *failures) step() {
 	case a := <-f.answers:
 		f.answers = nil
 		if a.err == nil {
-			f.mark(&figures.Reading{Time: f.process.heap.Totals().Time, Failed: f.failure, Held: heldAt(a.joined)})
+			f.markHeld(f.process.heap.Totals().Time, a.joined)
 		}
 		f.settle()
 	case err := <-f.writing:

@@ -160,7 +160,7 @@ func (c *Case) setReturned() {
 func (f *follower) name(c *Case) {
 	var latest *figures.Reading
 	for i := range f.in.Readings {
-		if r := &f.in.Readings[i]; r.Held != nil && (r.Time <= c.Time || r.Failed == c.Time) {
+		if r := &f.in.Readings[i]; len(r.Held) > 0 && (r.Time <= c.Time || r.Failed == c.Time) {
 			latest = r
 		}
 	}

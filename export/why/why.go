@@ -279,6 +279,9 @@ func roomText(c *oom.Case) string {
 	case c.Unseen > 0:
 		return fmt.Sprintf("this process has %s of the device's %s", table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total))
 	}
+	if c.Total != event.Unknown && c.Total != 0 {
+		return "the device has " + table.Bytes(c.Total)
+	}
 	return "it is not known how much of the device was free"
 }
 
@@ -294,7 +297,10 @@ func limitText(c *oom.Case, asked string) string {
 	if c.Total != event.Unknown && c.Total > c.Limit {
 		text += " of the device's " + table.Bytes(c.Total)
 	}
-	return text + "; it did not ask the driver, and " + roomText(c)
+	if text += "; it did not ask the driver"; c.Free != event.Unknown || c.Total == event.Unknown {
+		text += ", and " + roomText(c)
+	}
+	return text
 }
 
 // watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
