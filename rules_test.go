@@ -135,7 +135,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
-	"internal/top":          {"analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "export/table", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts", "internal/varpath", "internal/words", "recorder"},
+	"internal/top":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "export/table", "export/verdict", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts", "internal/varpath", "internal/words", "recorder"},
 	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.

@@ -153,6 +153,13 @@ func New(in *Input) *Answer {
 	return a
 }
 
+// OfReport is what a report alone says, without a recording: of a process that is watched.
+func OfReport(r *leaks.Report) *Answer {
+	a := &Answer{Leaks: r, Events: 1, Seconds: math.NaN(), Reserved: event.Unknown}
+	a.growth(&Input{})
+	return a
+}
+
 // Length is how long the recording is: no event is later, also where the attach took long.
 func (a *Answer) Length() time.Duration {
 	return max(a.Duration, time.Duration(a.End)-time.Duration(a.Start))

@@ -127,19 +127,20 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 	if g.in.Leaks == nil || e.Layer == event.LayerHost.String() {
 		return nil
 	}
+	var within *leaks.Finding // of any line, or of none: it is older than the recording
 	for i := range g.in.Leaks.Findings {
 		f := &g.in.Leaks.Findings[i]
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
 			continue
 		}
-		if f.Layer == event.LayerTorch && varpath.Within(holder, f.Holder) { // of any line, or of none: it is older than the recording
-			return f
-		}
 		if slices.Contains(f.Stacks, e.StackID) {
 			return f
 		}
+		if f.Layer == event.LayerTorch && varpath.Within(holder, f.Holder) && (within == nil || varpath.Within(f.Holder, within.Holder) && !varpath.Within(within.Holder, f.Holder)) {
+			within = f
+		}
 	}
-	return nil
+	return within
 }
 
 // claimKey is the memory of a stack that one thing holds.

@@ -111,6 +111,8 @@ type Report struct {
 	Notes []Finding
 	// Past are what grew in a loop that has ended, where another one runs now.
 	Past []Finding
+	// Stopped are what grew in the loop that runs and has stopped, such as a cache that is full: by Grown bytes, until step Last.
+	Stopped []Finding
 	// Suspects are what may grow, where there are no findings: lines that rise at one period of which too few were seen, the most bytes first.
 	Suspects []Finding
 	// Risers are the lines of which Steps.Rise is, as far as lines are known, the most bytes first.
@@ -271,6 +273,7 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 			r.suspect(d.suspects(&r.Steps, o), o)
 		}
 		r.rise(d, o)
+		r.Stopped = d.hasStopped(r.Findings, &r.Steps, o)
 		r.Steps.Slopes = d.slopes.result()
 	}
 	r.Verdict = verdictOf(r, refused)

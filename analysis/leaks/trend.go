@@ -82,6 +82,7 @@ func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 		t.step = over(left[last].minus(left[at[0]]), last-at[0])
 	case len(from) >= suspectRises && len(from) < len(at): // before, blocks left in the place of some
 		t.step = over(left[last].minus(left[from[0]]), last-from[0])
+	case s.fromCycle(t): // four, then five, then three blocks, again and again
 	default:
 		t.step = over(s.grown(t, r, windows))
 	}

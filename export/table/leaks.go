@@ -60,13 +60,16 @@ func flushed(out *bufio.Writer) error {
 func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 	p.leakText("", sentence)
 	if len(r.Findings) > 0 {
-		p.leakNotes(&r.Findings[0])
+		p.leakNotes(&r.Findings[0], strings.Contains(sentence, OutIn))
 	}
 	if note := LeakNote(r); note != "" {
 		p.leakField("note", note)
 	}
 	if past := LeakPast(r); past != "" {
 		p.leakField("before", past)
+	}
+	if stopped := LeakStopped(r); stopped != "" {
+		p.leakField("past", stopped)
 	}
 }
 
@@ -86,6 +89,19 @@ func LeakPast(r *leaks.Report) string {
 	f := &r.Past[0]
 	text := fmt.Sprintf("%s kept %s, until its loop ended with step %d", f.Name(), LeakMore(f), f.Last)
 	if n := len(r.Past) - 1; n > 0 {
+		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
+	}
+	return text
+}
+
+// LeakStopped says what grew in the loop that runs and has stopped; empty: nothing has.
+func LeakStopped(r *leaks.Report) string {
+	if len(r.Stopped) == 0 {
+		return ""
+	}
+	f := &r.Stopped[0]
+	text := fmt.Sprintf("%s kept %s until step %d, and has kept its %s since", f.Name(), LeakMore(f), f.Last, Bytes(f.Grown))
+	if n := len(r.Stopped) - 1; n > 0 {
 		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
 	}
 	return text
@@ -224,15 +240,18 @@ func LeakEvery(f *leaks.Finding) string {
 	return fmt.Sprintf("every %d steps", f.Period)
 }
 
-// leakNotes prints what is known of a finding beside its size.
-func (p *printer) leakNotes(f *leaks.Finding) {
+// OutIn is in a sentence that says when the device is full.
+const OutIn = "out of memory in about "
+
+// leakNotes prints what is known of a finding beside its size; limit: the sentence says when the device is full.
+func (p *printer) leakNotes(f *leaks.Finding, limit bool) {
 	if f.Holder != "" {
 		p.leakField("held by", LeakHolder(f))
 	}
 	if f.UsualEnd != "" {
 		p.field("usual", "blocks of this line are freed in %s; these are not", f.UsualEnd)
 	}
-	if !math.IsNaN(f.Seconds) {
+	if !limit && !math.IsNaN(f.Seconds) {
 		p.leakField("full in", LeakLimit(f))
 	}
 	if a := f.Advice(); a != "" {

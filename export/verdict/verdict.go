@@ -77,6 +77,9 @@ func growthNotes(r *leaks.Report) []Note {
 	if text := table.LeakPast(r); text != "" {
 		out = append(out, Note{"before", text})
 	}
+	if text := table.LeakStopped(r); text != "" {
+		out = append(out, Note{"past", text})
+	}
 	return out
 }
 
@@ -136,7 +139,11 @@ func growing(a *answer.Answer) string {
 		text += fmt.Sprintf(" (%s)", table.Offset(a.Since, a.Start))
 	}
 	if !math.IsNaN(a.Seconds) {
-		text += fmt.Sprintf("; %s left: out of memory in about %s", table.Bytes(a.Left), table.Span(a.Seconds))
+		left := ""
+		if a.Left > 0 {
+			left = table.Bytes(a.Left) + " left: "
+		}
+		text += fmt.Sprintf("; %s%s%s", left, table.OutIn, table.Span(a.Seconds))
 	}
 	if f.Confidence == leaks.Low {
 		text += "; fewer than 10 periods were seen, and a queue or cache that fills looks the same: record longer"

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/internal/varpath"
@@ -452,6 +453,6 @@ func (s *Screen) judge(parts []Part) {
 		}
 		return
 	}
-	s.Verdict, s.Sentence = string(r.Verdict), table.LeakSentence(r)
+	s.Verdict, s.Sentence = string(r.Verdict), verdict.OfGrowth(answer.OfReport(r)).String()
 	s.StepCount, s.StepTime = r.Steps.Count, r.Steps.Period/1e6
 }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import "github.com/gputrace/gputrace/event"
+
+// A line that grew and has stopped, as a cache that is full, is said in the past tense.
+const (
+	// stoppedShare is the part of all steps, one in so many, for which it must not have grown, and stoppedGaps how many times as long as between two
+	// of its rises.
+	stoppedShare = 8
+	stoppedGaps  = 4
+)
+
+// stopped is the trend of a series that rose until a step, minRises times or more, and has kept what it had since. rise and live are of that.
+func (s *series) stopped() (t trend, last int, ok bool) {
+	n := len(s.rungs)
+	if n <= minRises {
+		return trend{}, 0, false
+	}
+	left := s.rungFloors()
+	last = s.rungs[n-1].step
+	gap := max(1, (last-s.rungs[n-1-minRises].step)/minRises)
+	since := s.step - 1 - last
+	if last <= warmUp+minRises || since < MinSteps || since < stoppedGaps*gap || since*stoppedShare < s.step {
+		return trend{}, 0, false
+	}
+	first := s.rungs[1].step
+	rise := left[n-1].minus(least(survivors(s.windows)[0], left[0]))
+	return trend{period: gap, step: over(left[n-1].minus(left[1]), last-first), first: first, rise: rise, live: left[n-1]}, last, true
+}
+
+// hasStopped are the lines that grew in the loop that runs, by a steadyShare of all memory or more, and have stopped; without those that grow.
+func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Finding {
+	if len(d.level.windows) == 0 {
+		return nil
+	}
+	total := d.level.windows[len(d.level.windows)-1].bytes
+	var out []Finding
+	for k, s := range d.lines {
+		if k.place.layer != event.LayerTorch || s.windows == nil || isAmong(growing, k) {
+			continue
+		}
+		t, last, ok := s.stopped()
+		if !ok || t.rise.bytes*steadyShare < total {
+			continue
+		}
+		f := d.finding(k, []risen{{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)}}, []trend{t}, steps, o)
+		f.Last = last + steps.base
+		out = append(out, f)
+	}
+	order(out)
+	return out
+}
+
+// isAmong reports whether a line is that of a finding.
+func isAmong(all []Finding, k lineKey) bool {
+	for i := range all {
+		if f := &all[i]; f.Device == k.place.device && f.Layer == k.place.layer && f.Name() == k.line.name() {
+			return true
+		}
+	}
+	return false
+}
