@@ -82,7 +82,7 @@ const contextMost = 1 << 30
 func (c *Case) setUnseen() {
 	c.Unseen = 0
 	own := figures.Add(c.Torch.Reserved, c.Other.Bytes)
-	if c.Free != event.Unknown || c.Others != event.Unknown || !c.asks || c.Async || c.Tries == 0 || c.Asked == event.Unknown || c.Total == event.Unknown || own == event.Unknown {
+	if c.Free != event.Unknown || c.Others != event.Unknown || !c.asks || !c.whole || c.Async || c.Tries == 0 || c.Asked == event.Unknown || c.Total == event.Unknown || own == event.Unknown {
 		return
 	}
 	if own+c.Asked <= c.Total {

@@ -230,6 +230,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 		c.Flushed = f.flushed[f.done] - reserved
 	}
 	a, ok := h.Account(c.PID, c.Device)
+	c.whole = ok && a.Baseline == 0 && slices.ContainsFunc(f.in.Readings, func(r figures.Reading) bool { return r.Fresh })
 	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
 	f.setFindings(c, h)
 }

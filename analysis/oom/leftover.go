@@ -156,6 +156,9 @@ const leastCopied = 64 << 10
 
 // setLoaded finds what was loaded from a file to the device beside parameters of the same sizes.
 func (f *follower) setLoaded(c *Case, h *heap.Heap) {
+	if c.Stack != nil && advice.SignsOf(c.Stack.Frames).Has(advice.Load) {
+		return // it is not copied yet
+	}
 	parameters, whole := map[uint64]int{}, uint64(0)
 	var loaded []heap.Block
 	for b := range h.Blocks() {

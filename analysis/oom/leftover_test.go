@@ -94,6 +94,13 @@ func TestLoaded(t *testing.T) {
 		c := &p.find(t, Input{}).Cases[0]
 		require.Equal(t, tt.want, c.Loaded.Bytes, name)
 	}
+	p := newProgram()
+	p.segment(0, 20*mib)
+	p.block(load, 0, mib, 0)
+	p.block(build, mib, mib, 0)
+	p.block(eventtest.Forward, 15*mib, mib, 0)
+	p.failIn(load, 16*mib)
+	require.Zero(t, p.find(t, Input{}).Cases[0].Loaded.Bytes, "it is just being loaded")
 }
 
 // TestElsewhere: other devices of the process, and what was gathered on the one that is full.
@@ -130,10 +137,21 @@ func TestUnseen(t *testing.T) {
 		p.fail(16*mib, 2)
 		var in Input
 		if tt.total != u {
-			in.Readings = []figures.Reading{{Sizes: []figures.DeviceSize{{Bytes: figures.Bytes(tt.total)}}}}
+			in.Readings = []figures.Reading{{Fresh: true, Sizes: []figures.DeviceSize{{Bytes: figures.Bytes(tt.total)}}}}
 		}
 		c := &p.find(t, in).Cases[0]
 		require.Equal(t, tt.unseen, c.Unseen, name)
 		require.Equal(t, tt.decision, c.Decision, name)
 	}
+	before := func(allocated uint64, fresh bool) *Case {
+		p := newProgram()
+		p.allocated, p.reserved = allocated, allocated
+		p.segment(0, 20*mib)
+		p.block(keeps, 0, 20*mib, 0)
+		p.fail(16*mib, 2)
+		return &p.find(t, Input{Readings: []figures.Reading{{Fresh: fresh, Sizes: []figures.DeviceSize{{Bytes: 3 * gib}}}}}).Cases[0]
+	}
+	require.Zero(t, before(mib, true).Unseen, "PyTorch had memory before the trace, and so can others in the process")
+	require.Zero(t, before(0, false).Unseen, "the process may have had memory before the trace")
+	require.NotZero(t, before(0, true).Unseen)
 }

@@ -158,6 +158,7 @@ type Case struct {
 	Also     []Decision
 	Replay   *Replay // whether expandable segments would have helped; nil: that is not known
 
+	whole  bool     // the process had no memory of the device before the trace
 	asks   bool     // what the allocator asks the driver for is known
 	limits []uint64 // what can be the program's own limit, bytes
 	usual

@@ -135,6 +135,7 @@ type Reading struct {
 	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, of the same moment as Driver
 	Limits  []Limit       `json:"limits,omitempty"`
 	Sizes   []DeviceSize  `json:"sizes,omitempty"` // of the devices that are known, as CUDA reported them to the program
+	Fresh   bool          `json:"fresh,omitempty"` // the process had no device memory when the trace began
 	Held    []HeldAt      `json:"held"`            // nil: holders were not read
 }
 
