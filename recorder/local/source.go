@@ -330,6 +330,13 @@ func (t *target) End() recorder.End {
 	}
 }
 
+// Memory implements Target. A program that was started here had no device memory before.
+func (t *target) Memory(ctx context.Context) *recorder.Memory {
+	m := t.inspector.Memory(ctx)
+	m.Fresh = m.Fresh || t.source.program.Load() != nil
+	return m
+}
+
 // Stacks implements Target.
 func (t *target) Stacks() recorder.Stacks {
 	return recorder.Stacks{Lost: t.traced.StackRecordsLost(), Raw: t.traced.RawStacks()}
