@@ -57,6 +57,7 @@ func (p *Process) recorded(events []event.Event) int {
 	for i := range events[n:] {
 		e := &events[n+i]
 		p.frozen.after++
+		p.heap.passing.later(e)
 		if e.Layer == event.LayerTorch {
 			p.frozen.gone[goneKey{e.Device, e.Addr}] = true
 		}

@@ -90,7 +90,7 @@ func TestInterruptedAttach(t *testing.T) {
 
 // TestFrozenInBatch: of a batch in which the end lies, what comes before it is of the recording, and nothing of later ones.
 func TestFrozenInBatch(t *testing.T) {
-	p := &Process{}
+	p := &Process{heap: newRecordedHeap(nil)}
 	p.frozen.until, p.frozen.gone = 100, map[goneKey]bool{}
 	at := func(times ...uint64) (out []event.Event) {
 		for _, time := range times {

@@ -78,7 +78,7 @@ func newGrowth(p *Process) *growth {
 	}
 	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, limited: map[event.Device]bool{}}
 	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.joiner.Stack)
-	p.heap.Follow(g.watch)
+	p.heap.passing.next = g.watch
 	if p.scans != nil {
 		p.scans.take = g.see
 	}
@@ -215,6 +215,7 @@ func (g *growth) see(j *view.Joined) {
 		return
 	}
 	var rows []event.HeldRow
+	rows = append(rows, leaks.Passing(j)...)
 	for _, h := range leaks.Holders(j) {
 		if h.Named() && h.Blocks >= leastSeen && len(rows) < maxSeen {
 			rows = append(rows, event.HeldRow{Site: h.Site, Holder: h.Name, Bytes: h.Bytes, Blocks: h.Blocks})
@@ -292,6 +293,14 @@ func (g *growth) hold(j *view.Joined) {
 	for i := range g.asked {
 		h.Rows = append(h.Rows, leaks.HeldBy(&g.asked[i], g.process.heap.Blocks(), leaks.HolderIn(j))...)
 	}
+	h.Rows = append(h.Rows, leaks.Passing(j)...)
+	g.keep(h)
+	g.judge()
+	g.announce()
+}
+
+// keep records a reading, and keeps it for the next verdict.
+func (g *growth) keep(h *event.Held) {
 	if len(h.Rows) == 0 {
 		return
 	}
@@ -300,8 +309,6 @@ func (g *growth) hold(j *view.Joined) {
 	}
 	g.held = append(g.held, leaks.EarlierRows(h.Rows))
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
-	g.judge()
-	g.announce()
 }
 
 // learn adds what a reading found beside the names of holders.
@@ -316,6 +323,7 @@ func (g *growth) learn(j *view.Joined) {
 
 // conclude makes the last report, with what is known at the end, and says it.
 func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
+	g.keep(&event.Held{Time: g.process.heap.Totals().Time, Rows: leaks.Passing(joined)})
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
 	g.learn(joined)
 	o.Facts = g.facts

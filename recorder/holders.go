@@ -151,6 +151,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
+	s.heap.passing.begin()
 	s.serving, s.waiting = append(s.serving, s.waiting...), nil
 	limit := s.timeout()
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, reconcile.Timeout(limit))
@@ -271,6 +272,7 @@ func (s *holderScans) join() {
 		return
 	}
 	s.latest = s.read
+	s.latest.freed = s.heap.passing.take(s.latest)
 	if s.peak || s.show || s.serving != nil {
 		joined := s.joined(s.view())
 		if joined.Bytes > s.height {
@@ -292,7 +294,11 @@ func (s *holderScans) joined(v *view.View) *view.Joined {
 	if s.latest == nil {
 		return nil
 	}
-	return s.latest.Join(v, s.blocks())
+	j := s.latest.Join(v, s.blocks())
+	if s.latest.Passing != nil {
+		j.Passing = s.latest.Passing(v, s.latest.freed)
+	}
+	return j
 }
 
 // stop ends it, also in the middle. The process may have ended: what was read of it before stays.

@@ -14,10 +14,14 @@ type recordedHeap struct {
 	writer *recording.Writer // nil: nothing is recorded
 	warn   func(error)
 	before func(e *event.Event) // called before each event is applied; nil: nothing
+
+	passing passing
 }
 
 func newRecordedHeap(warn func(error)) *recordedHeap {
-	return &recordedHeap{Heap: heap.New(), warn: warn}
+	h := &recordedHeap{Heap: heap.New(), warn: warn}
+	h.Follow(&h.passing)
+	return h
 }
 
 // take applies events, and writes them to the recording. It is called without events too.

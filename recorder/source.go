@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -118,6 +119,12 @@ type Scan struct {
 	Until uint64 // when the last holder was confirmed, on the clock of the events
 	// Join brings the scan and the live set together.
 	Join func(view *view.View, blocks iter.Seq[heap.Block]) *view.Joined
+	// Held reports whether a block that was freed at a time was seen at a place of the program before, and Passing adds such blocks up.
+	// nil: places were not looked at.
+	Held    func(b *heap.Block, freed uint64) bool
+	Passing func(view *view.View, freed []holders.Freed) []view.HeldSite
+
+	freed []holders.Freed // those of Held, once events and scan were brought together
 }
 
 // Memory is where a process's GPU memory is by the driver and the caching allocator, both of one moment if they can be had so.

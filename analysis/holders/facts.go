@@ -20,8 +20,8 @@ type gathered struct {
 // Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
 func (h *Index) Facts() map[string]figures.HolderFacts {
 	all := map[string]*gathered{}
-	for i := range h.Report.Blocks {
-		b := &h.Report.Blocks[i]
+	for i := range h.owners {
+		b := h.block(i)
 		if len(b.Path) == 0 {
 			continue
 		}

@@ -32,8 +32,9 @@ type Index struct {
 	// figures are part of Bytes and Blocks. nil: nothing did.
 	Changing *inspect.Changing
 
-	owners []string       // of each block, the name of its group
+	owners []string       // of each block and then of each place, the name of its group
 	index  map[uint64]int // number of the block at an address
+	places placeIndex
 }
 
 // Names of the rows of blocks that have not what a grouping asks for.
@@ -71,7 +72,8 @@ type Table struct {
 
 // New groups a report. The report must not change afterwards: it is shared.
 func New(r *scan.Report) *Index {
-	h := &Index{Report: r, Blocks: uint64(len(r.Blocks)), owners: ownerNames(r.Blocks), index: map[uint64]int{}}
+	h := &Index{Report: r, Blocks: uint64(len(r.Blocks)), index: map[uint64]int{}, places: newPlaces(r.Places)}
+	h.owners = ownerNames(slices.Concat(r.Blocks, h.places.blocks))
 	for i := range r.Blocks {
 		h.Bytes += r.Blocks[i].Size
 		h.index[r.Blocks[i].Addr] = i
@@ -215,7 +217,7 @@ func (h *Index) groupName(g Grouping, i int) string {
 func (h *Index) what(of []int) string {
 	bytes := map[scan.Category]uint64{}
 	for _, i := range of {
-		bytes[h.Report.Blocks[i].Category] += h.Report.Blocks[i].Size
+		bytes[h.block(i).Category] += h.block(i).Size
 	}
 	var all []scan.Category
 	for c := range bytes {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -65,13 +66,16 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 
 // heldBlock is what holds block i of the report.
 func (h *Index) heldBlock(i int) view.HeldBlock {
-	b := &h.Report.Blocks[i]
+	b := h.block(i)
 	return view.HeldBlock{Holder: h.owners[i], Name: b.Name(), Category: phases.OfHolder(b.Category.String()), Bytes: b.Size}
 }
 
 // holderOf is the number in the report of a live block, negative when it is not the same one there, and its holder.
 func (h *Index) holderOf(b *heap.Block) (int, string) {
 	i, ok := h.index[b.Addr]
+	if n := h.places.of(b, math.MaxUint64); n >= 0 && (!ok || h.Report.Blocks[i].Size != b.Size || b.Time > h.Report.Time) {
+		return len(h.Report.Blocks) + n, h.owners[len(h.Report.Blocks)+n]
+	}
 	if !ok || h.Report.Blocks[i].Size != b.Size || b.Time > h.Report.Time || unnamed(&h.Report.Blocks[i]) {
 		return -1, view.NoHolder
 	}
@@ -86,7 +90,7 @@ func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKe
 		row.Site, row.Name, row.Holder = key.site, key.holder, key.holder
 		if key.holder != view.NoHolder {
 			row.What = h.what(of)
-			row.Where, row.Holder = splitName(key.holder, h.Report.Blocks[of[0]].Path)
+			row.Where, row.Holder = splitName(key.holder, h.block(of[0]).Path)
 		}
 		if bytes > 0 {
 			row.Share = float64(row.Bytes) / float64(bytes)

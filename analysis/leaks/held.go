@@ -96,6 +96,32 @@ func HeldBy(f *Finding, live iter.Seq[heap.Block], of HolderOf) []event.HeldRow 
 	return out
 }
 
+// Passing is what holds blocks of sites that were freed while a reading went on, as a recording keeps it, with all else that it says of these
+// sites; nil: there is none. A block without a holder is taken for the one that followed: only what is more than those that were seen is open.
+func Passing(j *view.Joined) (out []event.HeldRow) {
+	if j == nil {
+		return nil
+	}
+	seen := map[string]uint64{} // blocks, by site
+	for i := range j.Passing {
+		if r := &j.Passing[i]; r.Site != "" {
+			seen[r.Site] += r.Blocks
+			out = append(out, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+		}
+	}
+	for i := range j.Rows {
+		r := &j.Rows[i]
+		switch n := seen[r.Site]; {
+		case n == 0:
+		case r.Name != view.NoHolder:
+			out = append(out, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+		case r.Blocks > n:
+			out = append(out, event.HeldRow{Site: r.Site, Bytes: r.Bytes / r.Blocks * (r.Blocks - n), Blocks: r.Blocks - n})
+		}
+	}
+	return out
+}
+
 // siteOf is the site of a block, as the detector has it.
 func (f *Finding) siteOf(b *heap.Block) siteKey {
 	size := b.Requested

@@ -85,3 +85,20 @@ func atEnd(t *testing.T, trace *view.Trace) (out []heap.Block) {
 	require.NoError(t, trace.Replay(&view.Visitor{Done: func(h *heap.Heap) { out = slices.Collect(h.Blocks()) }}))
 	return out
 }
+
+// TestPassing: what holds the blocks that were freed meanwhile counts for those that followed them, and not for more.
+func TestPassing(t *testing.T) {
+	require.Nil(t, leaks.Passing(nil))
+	require.Nil(t, leaks.Passing(&view.Joined{Rows: []view.HeldSite{{Site: "a.py:1 f", Name: "kept", Bytes: 10, Blocks: 1}}}))
+	got := leaks.Passing(&view.Joined{
+		Passing: []view.HeldSite{{Site: "a.py:1 f", Name: "cache[0..3]", Bytes: 400, Blocks: 4}, {Site: "a.py:2 f", Name: "x", Bytes: 100, Blocks: 1}, {Name: "y", Blocks: 1}},
+		Rows: []view.HeldSite{
+			{Site: "a.py:1 f", Name: view.NoHolder, Bytes: 500, Blocks: 4}, {Site: "a.py:2 f", Name: view.NoHolder, Bytes: 1000, Blocks: 10},
+			{Site: "a.py:2 f", Name: "kept", Bytes: 200, Blocks: 2}, {Site: "a.py:3 f", Name: "other", Bytes: 1, Blocks: 1},
+		},
+	})
+	require.Equal(t, []event.HeldRow{
+		{Site: "a.py:1 f", Holder: "cache[0..3]", Bytes: 400, Blocks: 4}, {Site: "a.py:2 f", Holder: "x", Bytes: 100, Blocks: 1},
+		{Site: "a.py:2 f", Bytes: 900, Blocks: 9}, {Site: "a.py:2 f", Holder: "kept", Bytes: 200, Blocks: 2},
+	}, got)
+}

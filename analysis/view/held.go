@@ -33,6 +33,8 @@ type Joined struct {
 	Bytes uint64     // of the live torch blocks that are known by their address
 	// Blocks are those whose holder is known, one by one.
 	Blocks map[heap.BlockKey]HeldBlock
+	// Passing are blocks that were freed while the reading went on, and were held before; they are no part of Bytes.
+	Passing []HeldSite
 	// Facts are what the reading found about holders beside their names, by HeldBlock.Holder.
 	Facts map[string]figures.HolderFacts
 

@@ -69,6 +69,9 @@ func (r *reading) assemble(live *liveBlocks) error {
 		if err := a.proveAll(); err != nil {
 			return err
 		}
+		if err := a.places(); err != nil {
+			return err
+		}
 	}
 	a.leftover()
 	a.finish()
@@ -631,7 +634,7 @@ func (a *assembly) leftover() {
 	addrs := slices.Sorted(maps.Keys(lost))
 	classes := owners.Objects(addrs)
 	for _, addr := range addrs {
-		a.placed(lost[addr], classes[addr])
+		a.heldByClass(lost[addr], classes[addr])
 	}
 }
 
@@ -678,8 +681,8 @@ func (a *assembly) ownedBy(b *Block, class string) {
 // stillBare: nothing of it can have changed, as far as it can be known: the block is the same as when the copy was made.
 func (a *assembly) stillBare(b *Block) bool { return a.now == nil || a.seen(b) }
 
-// placed names blocks by what holds their tensor.
-func (a *assembly) placed(blocks []int, class string) {
+// heldByClass names blocks by what holds their tensor.
+func (a *assembly) heldByClass(blocks []int, class string) {
 	if class == "" {
 		return
 	}

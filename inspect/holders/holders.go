@@ -51,6 +51,9 @@ type Report struct {
 	// Blocks are the live blocks (allocated and pending) of all devices at Time, by device and address: all of them, or where
 	// Device.Changing says so those that stood still while they were read.
 	Blocks []Block
+	// Places are where tensors were found that had been replaced since the memory was read, or whose holders moved. Their blocks need not be
+	// among Blocks.
+	Places []Place
 	// Totals add the blocks up by category, in the order of the categories, those without a block too. What changed while
 	// the blocks were read, at least (Changing.BytesLow), is in CategoryChanging. So their bytes sum to the sum of
 	// Devices' Active.

@@ -107,6 +107,9 @@ func bootTime() uint64 {
 // abi implements system.
 func (l *linuxProcess) abi() torchlayout.ABI { return torchlayout.GNU }
 
+// clock implements system.
+func (l *linuxProcess) clock() uint64 { return bootTime() }
+
 // freeze implements system.
 func (l *linuxProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyFrozen(l.Process) }
 

@@ -107,5 +107,8 @@ func (m *macProcess) asleep() asleep { return nil }
 
 func (m *macProcess) abi() torchlayout.ABI { return torchlayout.Apple(m.Mac) }
 
+// clock implements system: nothing reads it.
+func (m *macProcess) clock() uint64 { return 0 }
+
 // freeze implements system: it is never asked for.
 func (m *macProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyNow() }

@@ -50,28 +50,46 @@ type proof struct {
 	pace   time.Duration // of the fastest burst, for a page; 0: there was none
 	slow   int           // bursts in a row that took longer than they should
 	size   int           // paths that are proved together
+
+	between uint64 // when both bursts had not been read and one had, on the clock of Report.Time
 }
 
 // prove proves what was chosen for the blocks, and gives those for which that failed, and those that are left when the time is over.
 func (a *assembly) prove(claims []claim, end time.Time) (failed, late []claim, err error) {
-	p := &proof{a: a}
-	for _, im := range []**memory.Image{&p.scout, &p.bursts[0], &p.bursts[1]} {
-		if *im, err = memory.NewProbe(a.ctx, a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
-			return nil, nil, err
-		}
-		defer (*im).Close()
+	p, err := a.newProof()
+	if err != nil {
+		return nil, nil, err
 	}
-	p.scout.OnRenew(a.mapped) // the elements of a list that grows move to memory that was not mapped before
+	defer p.close()
 	p.size = max(proofBlocks, (len(claims)+proofGroups-1)/proofGroups)
 	for len(claims) > 0 && time.Now().Before(end) {
 		n := min(p.size, len(claims))
 		failed = append(failed, p.group(claims[:n])...)
 		claims = claims[n:]
 	}
-	for _, im := range []*memory.Image{p.scout, p.bursts[0], p.bursts[1]} {
-		a.report.Stats.BytesRead += im.BytesRead()
-	}
 	return failed, claims, nil
+}
+
+// newProof prepares the images that a proof reads into; close gives them back.
+func (a *assembly) newProof() (p *proof, err error) {
+	p = &proof{a: a}
+	for _, im := range []**memory.Image{&p.scout, &p.bursts[0], &p.bursts[1]} {
+		if *im, err = memory.NewProbe(a.ctx, a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
+			p.close()
+			return nil, err
+		}
+	}
+	p.scout.OnRenew(a.mapped) // the elements of a list that grows move to memory that was not mapped before
+	return p, nil
+}
+
+func (p *proof) close() {
+	for _, im := range []*memory.Image{p.scout, p.bursts[0], p.bursts[1]} {
+		if im != nil {
+			p.a.report.Stats.BytesRead += im.BytesRead()
+			im.Close()
+		}
+	}
 }
 
 // group proves some paths, and returns those that could not be.
@@ -79,7 +97,11 @@ func (p *proof) group(claims []claim) []claim {
 	open := slices.Clone(claims)
 	p.pages = map[uint64]bool{}
 	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
-		p.look(open)
+		p.look(func(on *objgraph.Recheck) {
+			for i := range open {
+				p.a.stands(on, &open[i])
+			}
+		})
 		if !p.burst() {
 			if half := len(open) / 2; n+1 >= splitAfter && half >= proofBlocks {
 				p.size = min(p.size, half)
@@ -105,13 +127,10 @@ func (p *proof) group(claims []claim) []claim {
 	return open
 }
 
-// look follows the paths once, to learn which pages they need.
-func (p *proof) look(claims []claim) {
+// look follows paths once, to learn which pages they need.
+func (p *proof) look(follow func(on *objgraph.Recheck)) {
 	p.scout.Forget()
-	on := p.a.now.On(p.scout)
-	for i := range claims {
-		p.a.stands(on, &claims[i])
-	}
+	follow(p.a.now.On(p.scout))
 	for _, addr := range p.scout.Pages() {
 		p.pages[addr] = true
 	}
@@ -126,7 +145,10 @@ func (p *proof) burst() bool {
 		before = p.a.p.asleep()
 	}
 	quick := true
-	for _, im := range p.bursts {
+	for i, im := range p.bursts {
+		if i == 1 {
+			p.between = p.a.p.clock()
+		}
 		took := im.ReadOnce(p.a.p, order)
 		quick = p.quick(took, max(len(order), 1)) && quick
 		if !quick && before == nil {

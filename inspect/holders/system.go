@@ -30,6 +30,8 @@ type system interface {
 	// asleep looks at its threads; nil: it is not known.
 	asleep() asleep
 	abi() torchlayout.ABI
+	// clock is the time by the clock of the blocks; 0: it is not known.
+	clock() uint64
 	// freeze is copy of a process that Options.Freeze lets be stopped.
 	freeze(r *reading) (*liveBlocks, error)
 }

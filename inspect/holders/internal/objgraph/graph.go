@@ -46,6 +46,7 @@ type Graph struct {
 	now     int32
 	goals   int // the first so many are tensors and storages of live blocks
 	holders []Holder
+	loose   []Holder
 	doubts  []doubt
 	modules []pyobject.Module
 	threads []pyobject.ThreadState
@@ -171,10 +172,14 @@ func (w *Graph) visit(n uint32) {
 		}
 		to, known := w.index.Get(target)
 		if !known && worth == worthIfKnown {
+			w.noteTorn(n, r)
 			continue
 		}
 		if known && int(to-1) < w.goals {
 			w.holders = append(w.holders, Holder{Goal: to - 1, From: n, Kind: r.Kind, Aux: r.Aux, Doubtful: r.Doubtful})
+		}
+		if !known || int(to-1) >= w.goals {
+			w.noteLoose(n, r)
 		}
 		if r.Doubtful && r.Kind == pyobject.RefTemporary {
 			w.doubts = append(w.doubts, doubt{n, *r})

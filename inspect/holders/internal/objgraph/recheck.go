@@ -27,7 +27,9 @@ type Recheck struct {
 	links     map[linkKey]bool
 	paths     map[uint32]bool
 	sources   map[uint64][]pyobject.Ref
-	edges     int // in sources
+	ways      map[uint32]uint64         // what follow found
+	current   map[uint64][]pyobject.Ref // references of objects that need not be in the copy
+	edges     int                       // in sources and current
 	last      time.Time
 	read      uint64    // bytes, of the threads
 	positions positions // where an element is looked for alone; nil: all of an object is read

@@ -130,6 +130,51 @@ func (t *Reader) Impl(object uint64) uint64 {
 	return a
 }
 
+// IsPythonTensor reports whether a Python object is a tensor by its class, whatever it stands for.
+func (t *Reader) IsPythonTensor(object uint64) bool {
+	if t.heap == nil || object&7 != 0 {
+		return false
+	}
+	p := t.heap.TypeOf(t.im, object)
+	return p != nil && t.pythonRole(p) == pythonTensor
+}
+
+// Memory is the tensor of a Python object, its storage, and the address and size of the memory of that; ok is false where it is none.
+func (t *Reader) Memory(object uint64) (impl, storage, data, size uint64, ok bool) {
+	if impl = t.Impl(object); impl == 0 {
+		return 0, 0, 0, 0, false
+	}
+	data, size, ok = t.MemoryOf(impl)
+	return impl, t.im.Word(impl + t.tensorStorage), data, size, ok
+}
+
+// MemoryOf is the address and the size of the memory of a tensor's storage; ok is false where it has none.
+func (t *Reader) MemoryOf(impl uint64) (data, size uint64, ok bool) {
+	if t.role(impl) != roleTensor || t.storageSize == 0 {
+		return 0, 0, false
+	}
+	storage := t.im.Word(impl + t.tensorStorage)
+	if t.role(storage) != roleStorage {
+		return 0, 0, false
+	}
+	return t.im.Word(storage + t.storageData), t.im.Word(storage + t.storageSize), true
+}
+
+// GradFn is the node of the autograd graph that made a tensor; 0: there is none.
+func (t *Reader) GradFn(impl uint64) uint64 {
+	if t.tensorMeta == 0 || t.grad == 0 {
+		return 0
+	}
+	meta := t.im.Word(impl + t.tensorMeta)
+	if t.role(meta) != roleMeta {
+		return 0
+	}
+	if f := t.im.Word(meta + t.gradFn); t.role(f) == roleNode {
+		return f
+	}
+	return 0
+}
+
 // Known is the address under which a tensor is reached: that of its Python object, if it has one.
 func (t *Reader) Known(impl uint64) uint64 {
 	if o := t.Object(impl); o != 0 {

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package holders
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+)
+
+// A tensor that is replaced by a longer one at each step is never the same one in two readings, and neither are the elements of a list or
+// queue that moves. The place stays: `store['memory'].keys[0]` can be followed again at any moment, whatever it holds then. So the slots of
+// the copy that hold something else by now are followed anew, in the two bursts of a proof, from the module or frame on, and what they hold
+// is given with its time. The graph of what they hold leads on to nodes that the walk had found without a variable.
+
+// Place is a place of the program that held a tensor at a moment after the walk.
+type Place struct {
+	Addr, Size uint64 // of the tensor's storage
+	Time       uint64 // CLOCK_BOOTTIME, nanoseconds
+	Path       Path
+}
+
+const (
+	// maxSlots bounds the slots that are followed again, and placeTime the time for it.
+	maxSlots  = 1 << 13
+	placeTime = 2 * time.Second
+	// maxUpward bounds the nodes of a graph that are followed from what a slot holds.
+	maxUpward = 1 << 15
+)
+
+// held is what a slot holds at a moment.
+type held struct {
+	slot *objgraph.Holder
+	seen seenTensor
+	time uint64
+	kind string // its Python class
+	node string // class of the node that made it
+}
+
+type seenTensor struct{ object, impl, storage, data, size, node uint64 }
+
+// places follows the slots that hold another object by now, and names the blocks to which they lead.
+func (a *assembly) places() error {
+	slots := a.moved()
+	if len(slots) == 0 || a.ctx.Err() != nil {
+		return nil
+	}
+	p, err := a.newProof()
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	end := a.proofEnd()
+	if soon := time.Now().Add(placeTime); soon.Before(end) {
+		end = soon
+	}
+	var found []held
+	for n := 0; n < len(slots) && time.Now().Before(end); n += proofBlocks {
+		found = p.hold(found, slots[n:min(n+proofBlocks, len(slots))])
+	}
+	for i := range found {
+		a.placed(&found[i])
+	}
+	a.upward(p, found)
+	return nil
+}
+
+// moved lists the slots of the program that do not hold what they did, those that read best first.
+func (a *assembly) moved() (out []*objgraph.Holder) {
+	for g := range a.holders {
+		same := a.same(uint32(g))
+		for i := range a.holders[g] {
+			h := &a.holders[g][i]
+			if a.graph.Followable(h) && !(same && a.heldBy(h) && a.now.Path(h.From)) {
+				out = append(out, h)
+			}
+		}
+	}
+	loose := a.graph.Loose()
+	for i := range loose {
+		if a.graph.Followable(&loose[i]) {
+			out = append(out, &loose[i])
+		}
+	}
+	slices.SortStableFunc(out, func(x, y *objgraph.Holder) int { return cmp.Compare(a.graph.HolderCost(x), a.graph.HolderCost(y)) })
+	return out[:min(len(out), maxSlots)]
+}
+
+// same reports whether a goal is the tensor that it was in the copy, with the same graph. Another one can have taken its place in memory.
+func (a *assembly) same(goal uint32) bool {
+	k, ok := a.targetOf[goal]
+	if !ok {
+		return false
+	}
+	g, t := &a.targets[k], a.now.Reader()
+	if g.impl == 0 || !t.InBlock(g.impl, g.storage, g.object, g.data, 1) {
+		return g.impl == 0
+	}
+	node := t.GradFn(g.impl)
+	if node == 0 {
+		return true
+	}
+	n, ok := a.graph.Number(node)
+	return ok && a.graph.Reached(n) && node == a.torch.GradFn(g.impl)
+}
+
+// look reads what a slot holds.
+func (a *assembly) look(now *objgraph.Recheck, h *objgraph.Holder) (s seenTensor, ok bool) {
+	if s.object = now.Held(h); s.object == 0 {
+		return s, false
+	}
+	t := now.Reader()
+	if s.impl, s.storage, s.data, s.size, ok = t.Memory(s.object); ok {
+		s.node = t.GradFn(s.impl)
+	}
+	return s, ok && a.live.segment(s.data)
+}
+
+// hold appends what some slots hold, as far as two bursts agree on it.
+func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
+	open := slices.Clone(slots)
+	p.pages = map[uint64]bool{}
+	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
+		p.look(func(on *objgraph.Recheck) {
+			for _, h := range open {
+				p.a.look(on, h)
+			}
+		})
+		if !p.burst() {
+			continue
+		}
+		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
+		first.Pair(second)
+		open = slices.DeleteFunc(open, func(h *objgraph.Holder) bool {
+			x, ok := p.a.look(first, h)
+			if y, again := p.a.look(second, h); !ok || !again || x != y {
+				return false
+			}
+			t := second.Reader()
+			kind := cutText(t.Heap().TypeOf(t.Image(), x.object).Short())
+			out = append(out, held{h, x, p.between, kind, cutText(t.ClassName(x.node))})
+			return true
+		})
+		p.a.now.Proved(time.Now())
+		if broken++; first.Broken() && second.Broken() && broken < brokenTries {
+			n--
+		}
+	}
+	return out
+}
+
+// pathTo is the path to what a slot holds.
+func (a *assembly) pathTo(h *held) Path {
+	p := a.path(h.slot.From, 0)
+	s := a.step(h.slot.Kind, h.slot.Aux, a.graph.Addr(h.slot.From), h.seen.object, 0)
+	s.Type = h.kind
+	return append(p, s)
+}
+
+// placed notes a place, and names its block if nothing else does.
+func (a *assembly) placed(h *held) {
+	path := a.pathTo(h)
+	if h.time != 0 {
+		a.report.Places = append(a.report.Places, Place{Addr: h.seen.data, Size: h.seen.size, Time: h.time, Path: path})
+	}
+	i, ok := a.live.around(h.seen.data)
+	if !ok {
+		return
+	}
+	b := &a.live.blocks[i]
+	if len(b.Path) > 0 && b.Path[0].Kind != StepNative || b.State != inspect.StateAllocated || h.seen.size > b.Size {
+		return
+	}
+	b.Path, b.Confirmed, b.Class, b.Why = path, true, "", ""
+	a.confirms[i], b.Category = time.Now(), a.category(b)
+}
+
+// upward follows the graphs of what the slots hold now, and names the blocks that their nodes have saved: of a sum that goes on with each
+// step, no variable led to its last node of the walk.
+func (a *assembly) upward(p *proof, found []held) {
+	done := map[uint64]bool{}
+	for i := range found {
+		h := &found[i]
+		if h.seen.node == 0 || done[h.seen.node] || a.ctx.Err() != nil {
+			continue
+		}
+		done[h.seen.node] = true
+		first := p.savedAbove(h)
+		if len(first) == 0 {
+			continue
+		}
+		again := p.savedAbove(h)
+		for block, s := range first {
+			if t, ok := again[block]; ok && t.node == s.node {
+				a.hang(block, h, s)
+			}
+		}
+	}
+}
+
+// savedBy is how a block is reached through a graph.
+type savedBy struct {
+	node  uint64
+	class string // of the node
+	depth int    // nodes before it
+	aux   uint64 // of the reference, as torchlayout.RefSaved
+}
+
+// savedAbove lists the blocks without a variable that the nodes of a graph have saved: of the graph of what a slot holds now.
+func (p *proof) savedAbove(h *held) map[int]savedBy {
+	out := map[int]savedBy{}
+	p.scout.Forget()
+	on := p.a.now.On(p.scout)
+	now, ok := p.a.look(on, h.slot)
+	if !ok || now.node == 0 {
+		return out
+	}
+	t := on.Reader()
+	depths, open := map[uint64]int{now.node: 0}, []uint64{now.node}
+	var refs []pyobject.Ref
+	for len(open) > 0 && len(depths) < maxUpward {
+		node := open[0]
+		open = open[1:]
+		refs = t.NodeRefs(refs[:0], node)
+		for _, r := range refs {
+			switch _, known := depths[r.Target]; {
+			case r.Kind == torchlayout.RefNext && !known:
+				depths[r.Target] = depths[node] + 1
+				open = append(open, r.Target)
+			case r.Kind == torchlayout.RefSaved:
+				if i, ok := p.a.nameless(t, r.Target); ok && out[i].node == 0 {
+					out[i] = savedBy{node, cutText(t.ClassName(node)), depths[node], r.Aux}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// nameless is the block of a tensor, if no variable leads to it.
+func (a *assembly) nameless(t *torchlayout.Reader, tensor uint64) (i int, ok bool) {
+	impl := tensor
+	if o := t.Impl(tensor); o != 0 {
+		impl = o
+	}
+	data, size, ok := t.MemoryOf(impl)
+	if !ok {
+		return 0, false
+	}
+	if i, ok = a.live.around(data); !ok {
+		return 0, false
+	}
+	b := &a.live.blocks[i]
+	return i, (len(b.Path) == 0 || b.Path[0].Kind == StepNative) && b.State == inspect.StateAllocated && size <= b.Size
+}
+
+// hang names a block by the variable whose graph keeps it.
+func (a *assembly) hang(block int, h *held, s savedBy) {
+	b := &a.live.blocks[block]
+	p := append(a.pathTo(h), Step{Kind: StepGradFn, Name: h.node, Addr: h.seen.node, Type: h.node})
+	if s.depth > 1 {
+		p = append(p, Step{Kind: StepElided, Index: int64(s.depth - 1)})
+	}
+	if s.depth > 0 {
+		p = append(p, Step{Kind: StepNext, Name: s.class, Addr: s.node, Type: s.class})
+	}
+	offset, position := torchlayout.SavedAt(s.aux)
+	p = append(p, Step{Kind: StepSaved, Index: position, Name: a.attributes.Saved(s.node, offset)})
+	b.Path, b.Confirmed, b.Class, b.Why = p, true, "", ""
+	a.confirms[block], b.Category = time.Now(), a.category(b)
+}
