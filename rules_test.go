@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 	"analysis/oom":       {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"analysis/answer":    {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures"},
+	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
 	"analysis/leaks":     {"analysis/advice", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},
 	"analysis/summary":   {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "heap"},
 	"analysis/alerts":    {"analysis/view", "internal/size"},

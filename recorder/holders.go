@@ -301,6 +301,14 @@ func (s *holderScans) joined(v *view.View) *view.Joined {
 	return j
 }
 
+// noPython says why no Python could be read by the latest reading; empty: it could, or there was none.
+func (s *holderScans) noPython() string {
+	if s.latest == nil {
+		return ""
+	}
+	return s.latest.NoPython
+}
+
 // stop ends it, also in the middle. The process may have ended: what was read of it before stays.
 func (s *holderScans) stop() {
 	if s.cancel != nil {

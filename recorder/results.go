@@ -82,7 +82,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	end.Held = export.RecordedHeld(joined)
-	end.HolderFacts = leaks.Facts(joined)
+	end.HolderFacts, end.NoHolders = leaks.Facts(joined), p.scans.noPython()
 	if p.growth != nil {
 		end.HolderFacts = p.growth.facts
 	}
@@ -200,7 +200,7 @@ func (p *Process) Answer() *answer.Answer {
 		v := p.done.view
 		p.done.answer = answer.New(&answer.Input{
 			View: v, Now: v, Start: v.Snapshot.First, End: v.Snapshot.Time, Duration: p.end.Sub(p.start), Events: v.Snapshot.Events, Leaks: p.Leaks(),
-			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused,
+			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused, NoHolders: p.done.end.NoHolders,
 		})
 	}
 	return p.done.answer

@@ -124,6 +124,9 @@ type Scan struct {
 	Held    func(b *heap.Block, freed uint64) bool
 	Passing func(view *view.View, freed []holders.Freed) []view.HeldSite
 
+	// NoPython says why no Python could be read, so that no holder in it is known; empty: one was.
+	NoPython string
+
 	freed []holders.Freed // those of Held, once events and scan were brought together
 }
 

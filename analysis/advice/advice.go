@@ -78,7 +78,7 @@ var rules = []Rule{
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
-	{"chain", isChain, says("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", variable)},
+	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
@@ -152,6 +152,17 @@ func isParameters(e *Evidence) bool {
 func isChain(e *Evidence) bool {
 	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
 }
+
+func sayChain(e *Evidence) string {
+	name := variable(e)
+	if utf8.RuneCountInString(name) > longestTwice {
+		return fmt.Sprintf("%s carries the graph of all steps before: add up .item() or .detach() of what each step gives it", name)
+	}
+	return fmt.Sprintf("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", name)
+}
+
+// longestTwice is how long a name may be that a sentence has twice, runes.
+const longestTwice = 16
 
 // isState: the same of a variable that was another tensor by the time it was looked for.
 func isState(e *Evidence) bool {

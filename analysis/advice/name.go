@@ -130,7 +130,23 @@ func owner(e *Evidence) string {
 	if before, ok := beforeState(e.Holder); ok {
 		return variableOf(before)
 	}
+	if grows := keyed(e.Holder); grows != "" {
+		return grows
+	}
 	return variable(e)
+}
+
+// keyed is the innermost dictionary whose keys a name stands for: "base[0..5].lora_A" of "base[0..5].lora_A['task0'..'task9'].weight"; empty:
+// there is none.
+func keyed(holder string) string {
+	name := short(graphOf(holder))
+	at := position.FindAllStringIndex(name, -1)
+	for i := len(at) - 1; i >= 0; i-- {
+		if p := name[at[i][0]:at[i][1]]; varying.MatchString(p) && strings.Contains(p, "'") {
+			return strings.TrimSpace(name[:at[i][0]])
+		}
+	}
+	return ""
 }
 
 // contextAttribute is the attribute "ctx.y" that a name ends with: that of the node of a custom function which nothing else holds.

@@ -42,7 +42,9 @@ type Input struct {
 	// Duration is how long the recording took, as the recorder's clock has it; 0: not known.
 	Duration time.Duration
 	Paused   string // why the process did not run at the end, for "it was ..."; empty: it did, or that is not known
-	Events   uint64 // of the whole recording
+	// NoHolders says why no Python could be read, so that holders are not known; empty: one was, or it was not tried.
+	NoHolders string
+	Events    uint64 // of the whole recording
 
 	Leaks *leaks.Report // nil: not judged
 	OOM   *oom.Report   // nil: not asked
@@ -68,9 +70,11 @@ type Answer struct {
 	End      uint64 // likewise
 	Duration time.Duration
 	Paused   string // as Input.Paused
-	Events   uint64 // of the whole recording
-	Leaks    *leaks.Report
-	Case     *oom.Case // that the answer begins with; nil: no request failed
+	// NoHolders is as Input.NoHolders.
+	NoHolders string
+	Events    uint64 // of the whole recording
+	Leaks     *leaks.Report
+	Case      *oom.Case // that the answer begins with; nil: no request failed
 
 	Rate  float64 // of all that grows on devices, bytes a second; 0: nothing does
 	Since uint64  // when it began, CLOCK_BOOTTIME nanoseconds; 0: not known
@@ -133,7 +137,7 @@ type Row struct {
 // New makes the answer.
 func New(in *Input) *Answer {
 	a := &Answer{
-		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
+		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, NoHolders: in.NoHolders, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
 		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
 	}
 	if in.OOM != nil {

@@ -42,6 +42,6 @@ func (a *Answer) garbageOf(g *grouping, in *Input) *Garbage {
 			}
 		}
 	}
-	out.Advice = advice.Text(&advice.Evidence{Layer: event.LayerTorch, Holder: out.Holder, Facts: in.Facts[out.Holder]})
+	out.Advice = advice.Text(&advice.Evidence{Layer: event.LayerTorch, Holder: out.Holder, Facts: advice.FactsOf(out.Holder, in.Facts)})
 	return out
 }

@@ -65,7 +65,7 @@ func (d *detector) prove(all []Finding, o *Options) {
 	together := advice.Signs(0)
 	for i := range all {
 		f := &all[i]
-		f.proof.facts = o.Facts[f.Holder]
+		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
 		for _, id := range f.Stacks {
 			if st := d.resolve(id); st != nil {

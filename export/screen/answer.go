@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -60,11 +61,12 @@ func Print(w io.Writer, in *Input) error {
 
 // printer prints an answer. It leaves errors to its bufio.Writer, which keeps the first.
 type printer struct {
-	w      *bufio.Writer
-	in     *table.Input
-	screen Screen
-	a      *answer.Answer
-	of     *Input
+	advised []string // what was printed
+	w       *bufio.Writer
+	in      *table.Input
+	screen  Screen
+	a       *answer.Answer
+	of      *Input
 
 	several bool // it is of several processes, which have no common moment
 }
@@ -300,7 +302,8 @@ func (p *printer) answerRow(r *answer.Row) {
 	}
 	p.source(r)
 	if r.Finding != nil {
-		if a := r.Finding.Advice(); a != "" {
+		if a := r.Finding.Advice(); a != "" && !slices.Contains(p.advised, a) { // one sentence can be true of several lines
+			p.advised = append(p.advised, a)
 			p.text("      -> ", yellow, a)
 		}
 	}
@@ -398,6 +401,9 @@ func (p *printer) inner(r *answer.Row) {
 
 // rest prints what is in no row, by what it is for.
 func (p *printer) rest() {
+	if p.a.NoHolders != "" {
+		p.text("  holders  ", yellow, "not known: "+p.a.NoHolders)
+	}
 	if len(p.a.Rest) == 0 {
 		return
 	}

@@ -27,6 +27,14 @@ func Fit(name string, width int) string {
 	if path := join(e); fits(path, width) {
 		return path
 	}
+	if e[len(e)-1] != graph && strings.HasPrefix(e[len(e)-1], graph) && len(e) > 1 { // that it is a graph, its advice says
+		if short := join(e[:len(e)-1]) + anyOf; fits(short, width) {
+			return short
+		}
+	}
+	if short := join(starred(e)); fits(short, width) {
+		return short
+	}
 	last := lastAttribute(e)
 	if short := fitBetween(e, last, width); short != "" {
 		return short
@@ -69,6 +77,27 @@ func withoutFrames(elements []string) []string {
 		}
 	}
 	return elements
+}
+
+// starred writes what the keys of a dictionary begin with in place of the first and the last: ['task*'] for ['task1'..'task240'].
+func starred(e []string) []string {
+	out := slices.Clone(e)
+	for i, x := range out {
+		first, last, ok := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(x, "['"), "']"), "'..'")
+		if ok && x[0] == '[' {
+			out[i] = "['" + commonStart(first, last) + "*']"
+		}
+	}
+	return out
+}
+
+// commonStart is what two keys begin with, without the digits that follow.
+func commonStart(x, y string) string {
+	n := 0
+	for n < min(len(x), len(y)) && x[n] == y[n] {
+		n++
+	}
+	return strings.TrimRight(strings.ToValidUTF8(x[:n], ""), "0123456789")
 }
 
 // leastElement is the length of the shortest rest of an element whose middle is left out, characters.

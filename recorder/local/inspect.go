@@ -178,7 +178,7 @@ func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	return &recorder.Scan{
 		Until: report.Time + uint64(report.Stats.Confirm),
 		Join:  func(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined { return known.Join(v, blocks) },
-		Held:  known.Held, Passing: known.Passing,
+		Held:  known.Held, Passing: known.Passing, NoPython: report.NoPython,
 	}, nil
 }
 
