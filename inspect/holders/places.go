@@ -168,14 +168,11 @@ func (a *assembly) placed(h *held) {
 	if h.time != 0 {
 		a.report.Places = append(a.report.Places, Place{Addr: h.seen.data, Size: h.seen.size, Time: h.time, Path: path})
 	}
-	i, ok := a.live.around(h.seen.data)
+	i, ok := a.unheld(h.seen.data, h.seen.size)
 	if !ok {
 		return
 	}
 	b := &a.live.blocks[i]
-	if len(b.Path) > 0 && b.Path[0].Kind != StepNative || b.State != inspect.StateAllocated || h.seen.size > b.Size {
-		return
-	}
 	b.Path, b.Confirmed, b.Class, b.Why = path, true, "", ""
 	a.confirms[i], b.Category = time.Now(), a.category(b)
 }
@@ -205,10 +202,30 @@ func (a *assembly) upward(p *proof, found []held) {
 
 // savedBy is how a block is reached through a graph.
 type savedBy struct {
-	node  uint64
-	class string // of the node
-	depth int    // nodes before it
-	aux   uint64 // of the reference, as torchlayout.RefSaved
+	node uint64
+	aux  uint64 // of the reference, as torchlayout.RefSaved
+	way  Path   // from the first node to that one
+}
+
+// upNode is a node of a graph, and how it was reached.
+type upNode struct {
+	from  uint64 // 0: it is the first
+	index uint64 // among the next functions of from
+}
+
+// wayTo is the path from the first node of a graph to another one, the middle left out of a long one.
+func wayTo(t *torchlayout.Reader, nodes map[uint64]upNode, node uint64) (way Path) {
+	for n := node; nodes[n].from != 0; n = nodes[n].from {
+		class := cutText(t.ClassName(n))
+		way = append(way, Step{Kind: StepNext, Name: class, Index: int64(nodes[n].index), Addr: n, Type: class})
+	}
+	slices.Reverse(way)
+	if skip := len(way) - maxSteps; skip > 0 {
+		last := way[maxSteps/2+skip]
+		elided := Step{Kind: StepElided, Index: int64(skip + 1), Addr: last.Addr, Type: last.Type}
+		way = slices.Concat(way[:maxSteps/2], Path{elided}, way[maxSteps/2+skip+1:])
+	}
+	return way
 }
 
 // savedAbove lists the blocks without a variable that the nodes of a graph have saved: of the graph of what a slot holds now.
@@ -221,20 +238,20 @@ func (p *proof) savedAbove(h *held) map[int]savedBy {
 		return out
 	}
 	t := on.Reader()
-	depths, open := map[uint64]int{now.node: 0}, []uint64{now.node}
+	nodes, open := map[uint64]upNode{now.node: {}}, []uint64{now.node}
 	var refs []pyobject.Ref
-	for len(open) > 0 && len(depths) < maxUpward {
+	for len(open) > 0 && len(nodes) < maxUpward {
 		node := open[0]
 		open = open[1:]
 		refs = t.NodeRefs(refs[:0], node)
 		for _, r := range refs {
-			switch _, known := depths[r.Target]; {
+			switch _, known := nodes[r.Target]; {
 			case r.Kind == torchlayout.RefNext && !known:
-				depths[r.Target] = depths[node] + 1
+				nodes[r.Target] = upNode{node, r.Aux}
 				open = append(open, r.Target)
 			case r.Kind == torchlayout.RefSaved:
 				if i, ok := p.a.nameless(t, r.Target); ok && out[i].node == 0 {
-					out[i] = savedBy{node, cutText(t.ClassName(node)), depths[node], r.Aux}
+					out[i] = savedBy{node, r.Aux, wayTo(t, nodes, node)}
 				}
 			}
 		}
@@ -252,23 +269,24 @@ func (a *assembly) nameless(t *torchlayout.Reader, tensor uint64) (i int, ok boo
 	if !ok {
 		return 0, false
 	}
-	if i, ok = a.live.around(data); !ok {
+	return a.unheld(data, size)
+}
+
+// unheld is the block of a storage, if no variable leads to it. It begins where the storage does: another block was there before, else.
+func (a *assembly) unheld(data, size uint64) (i int, ok bool) {
+	if i, ok = a.live.at(data); !ok {
 		return 0, false
 	}
 	b := &a.live.blocks[i]
-	return i, (len(b.Path) == 0 || b.Path[0].Kind == StepNative) && b.State == inspect.StateAllocated && size <= b.Size
+	same := b.Requested == size || b.Requested == inspect.Unknown && size <= b.Size
+	return i, same && (len(b.Path) == 0 || b.Path[0].Kind == StepNative) && b.State == inspect.StateAllocated
 }
 
 // hang names a block by the variable whose graph keeps it.
 func (a *assembly) hang(block int, h *held, s savedBy) {
 	b := &a.live.blocks[block]
 	p := append(a.pathTo(h), Step{Kind: StepGradFn, Name: h.node, Addr: h.seen.node, Type: h.node})
-	if s.depth > 1 {
-		p = append(p, Step{Kind: StepElided, Index: int64(s.depth - 1)})
-	}
-	if s.depth > 0 {
-		p = append(p, Step{Kind: StepNext, Name: s.class, Addr: s.node, Type: s.class})
-	}
+	p = append(p, s.way...)
 	offset, position := torchlayout.SavedAt(s.aux)
 	p = append(p, Step{Kind: StepSaved, Index: position, Name: a.attributes.Saved(s.node, offset)})
 	b.Path, b.Confirmed, b.Class, b.Why = p, true, "", ""
