@@ -5,8 +5,12 @@
 package decode
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -28,6 +32,7 @@ type rawFrame struct {
 	code   *cpython.Code
 	instr  uint64
 	python bool
+	why    string // what stands for the function of a Python frame without a code object
 }
 
 type rawStack struct {
@@ -112,7 +117,7 @@ func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem
 		if i++; i < len(r.words) {
 			f.instr = r.words[i]
 		}
-		f.code = t.code(f.pc, mem, py)
+		f.code, f.why = t.code(f.pc, mem, py)
 		s.frames = append(s.frames, f)
 	}
 	t.byID[id] = s
@@ -139,20 +144,39 @@ func (f *rawFrame) lookupPC() uint64 {
 	return f.pc
 }
 
-// code finds a code object; one whose record was lost is read now. nil: it could not be read.
-func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) *cpython.Code {
+// What stands for the function of a Python frame whose code object could not be read.
+const (
+	unreadEnded   = "<ended before it was read>"
+	unreadFreed   = "<changed before it was read>" // the program freed it, or put something else there
+	unreadRefused = "<not permitted to be read>"
+	unreadUnknown = "<of an interpreter that is not known>"
+)
+
+// code finds a code object; one whose record was lost is read now. nil: it could not be read, and why.
+func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) (c *cpython.Code, why string) {
 	if c, ok := t.codes[addr]; ok {
-		return c
+		return c, ""
 	}
 	if py == nil {
-		return nil
+		return nil, unreadUnknown
 	}
 	c, err := py.Code(mem, addr)
 	if err != nil {
-		return nil // freed already, or the target has ended: asked again at the next stack that has it
+		return nil, unread(err) // asked again at the next stack that has it
 	}
 	t.keep(addr, c)
-	return c
+	return c, ""
+}
+
+// unread is what an error of a code object's reading comes from.
+func unread(err error) string {
+	switch {
+	case errors.Is(err, process.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return unreadEnded
+	case errors.Is(err, process.ErrPermission), errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENOSYS):
+		return unreadRefused
+	}
+	return unreadFreed
 }
 
 // keep keeps a code object that was read just now.
@@ -215,13 +239,10 @@ func hasNative(raw []rawFrame) bool {
 	return slices.ContainsFunc(raw, func(f rawFrame) bool { return !f.python })
 }
 
-// unnamed is the function of a Python frame whose code object could not be read any more.
-const unnamed = "<ended before it was read>"
-
 func pythonFrame(f *rawFrame) event.Frame {
 	out := event.Frame{Kind: event.FramePython}
 	if f.code == nil {
-		out.Func, out.File = unnamed, unnamed // it has ended, or freed the code
+		out.Func, out.File = f.why, f.why
 		return out
 	}
 	out.Func, out.File, out.StartLine = f.code.Qualname, f.code.Filename, f.code.FirstLine

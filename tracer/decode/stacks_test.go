@@ -6,6 +6,8 @@ package decode
 
 import (
 	"debug/elf"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
@@ -49,7 +52,7 @@ func TestStackFrames(t *testing.T) {
 	require.Equal(t, "/lib/a.so", caller.Module.Path)
 	require.True(t, caller.Eval, "Python frames follow")
 
-	require.Equal(t, event.Frame{Kind: event.FramePython, Func: unnamed, File: unnamed}, s.Frames[2])
+	require.Equal(t, event.Frame{Kind: event.FramePython, Func: unreadUnknown, File: unreadUnknown}, s.Frames[2])
 	require.Nil(t, s.Frames[3].Module, "in no mapping")
 	require.True(t, s.Frames[3].Eval)
 	require.Equal(t, event.FramePython, s.Frames[4].Kind, "a record cut between the two words of a frame")
@@ -225,4 +228,17 @@ func regionsOf(maps ...process.Mapping) []mapped.Region {
 		out = append(out, mapped.NewRegion(m, &mapped.File{}))
 	}
 	return out
+}
+
+// TestUnread: a Python frame without a code object is called by what kept it from being read.
+func TestUnread(t *testing.T) {
+	for want, errs := range map[string][]error{
+		unreadEnded:   {fmt.Errorf("read: %w", process.ErrNotExist), unix.ESRCH},
+		unreadRefused: {fmt.Errorf("read: %w", process.ErrPermission), unix.EPERM, unix.EACCES, unix.ENOSYS},
+		unreadFreed:   {errors.New("no code object"), unix.EFAULT},
+	} {
+		for _, err := range errs {
+			require.Equal(t, want, unread(fmt.Errorf("read code object 0x7000: %w", err)))
+		}
+	}
 }
