@@ -22,6 +22,9 @@ import (
 	"github.com/gputrace/gputrace/tracer/selftest"
 )
 
+// Abandon removes what a Run that has not ended has made, when the process is about to end.
+func Abandon() { selftest.Abandon() }
+
 // Run looks at this machine, and at a process when one is named.
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}

@@ -16,8 +16,22 @@ import (
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.
 func examine(o doctorOptions) error {
 	done := progress.Doing(os.Stderr, "looking at the kernel and our rights, Ctrl-C ends it")
-	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir, Memory: o.memory})
+	ctx, stop := untilInterrupted()
+	defer stop()
+	reports := make(chan *doctor.Report, 1)
+	go func() {
+		reports <- doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir, Memory: o.memory})
+	}()
+	var r *doctor.Report
+	select {
+	case r = <-reports:
+	case <-ctx.Done():
+		doctor.Abandon()
+	}
 	done()
+	if r == nil {
+		return errInterrupted
+	}
 	var err error
 	if o.json {
 		err = doctor.WriteJSON(os.Stdout, r, version)

@@ -66,7 +66,11 @@ func (l *live) startProgram() error {
 	}
 	memory := l.tracer.Memory()
 	l.say("gputrace %s · pid %d %s%s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), as, process.KernelRelease(), memory.String())
-	return p.release()
+	err = p.release()
+	if s := l.early.Swap(nil); s != nil {
+		_ = p.cmd.Process.Signal(*s) // it may have ended
+	}
+	return err
 }
 
 // linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. None for what
@@ -191,6 +195,10 @@ func Become(args []string) error {
 // Signal implements Source: the program gets the signal, but for one of a terminal, which it has got itself.
 func (l *live) Signal(s os.Signal) bool {
 	p := l.program.Load()
+	if p == nil && l.options.Command != nil { // it gets it once it has started
+		l.early.Store(&s)
+		p = l.program.Load()
+	}
 	if p == nil {
 		return false
 	}

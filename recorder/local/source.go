@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type live struct {
 	driver   *Driver
 	search   *search // for processes; nil: none
 	program  atomic.Pointer[launched]
+	early    atomic.Pointer[os.Signal] // for the program, before it was started
 	arrived  []recorder.Target
 	looks    map[uint32]*firstLook // of each process that arrived, by its PID
 	patience time.Duration         // how long events may still wait for the driver to say which devices there are

@@ -61,6 +61,9 @@ var framesProgram string
 // Run loads the programs and attaches them as the trace of a job does, but to programs of our own. Nil options are the default ones. The error is of what keeps a trace from beginning.
 func Run(o *tracer.Options) (*Result, error) { return run(o, program.Image) }
 
+// Abandon removes what a Run that has not ended has made, when the process is about to end.
+func Abandon() { program.Abandon() }
+
 // run uses this image of the program.
 func run(o *tracer.Options, image []byte) (*Result, error) {
 	begin := time.Now()

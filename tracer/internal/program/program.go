@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,6 +76,35 @@ func Place(image []byte, names ...string) (dir string, err error) {
 	return "", fmt.Errorf("find a folder for a program of our own: %w", errors.Join(errs...))
 }
 
+// folder is what the names of the folders of Place begin with; the number of the process follows.
+const folder = "gputrace-self-"
+
+// placed are the folders that Place has made.
+var placed sync.Map
+
+// Abandon removes the folders that Place has made, when the process is about to end in the middle.
+func Abandon() {
+	placed.Range(func(dir, _ any) bool { return os.RemoveAll(dir.(string)) == nil })
+}
+
+// abandoned is how old the folder of a gputrace that was killed is before it is removed: a process of another PID namespace is not seen.
+const abandoned = time.Minute
+
+// sweep removes the folders of those that were killed.
+func sweep(parent string) {
+	dirs, _ := filepath.Glob(filepath.Join(parent, folder+"*"))
+	for _, dir := range dirs {
+		var pid int
+		if _, err := fmt.Sscanf(strings.TrimPrefix(filepath.Base(dir), folder), "%d-", &pid); err != nil || pid <= 0 {
+			continue
+		}
+		info, err := os.Lstat(dir)
+		if err == nil && info.IsDir() && time.Since(info.ModTime()) > abandoned && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			_ = os.RemoveAll(dir) // who may not remove it leaves it to its owner
+		}
+	}
+}
+
 func placeIn(parent string, image []byte, names []string) (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(parent, &fs); err != nil {
@@ -82,10 +113,12 @@ func placeIn(parent string, image []byte, names []string) (string, error) {
 	if fs.Flags&unix.ST_NOEXEC != 0 {
 		return "", fmt.Errorf("%s: is mounted noexec", parent)
 	}
-	dir, err := os.MkdirTemp(parent, "gputrace-self-")
+	sweep(parent)
+	dir, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", folder, os.Getpid()))
 	if err != nil {
 		return "", err
 	}
+	placed.Store(dir, true)
 	for _, name := range names {
 		if err := os.WriteFile(filepath.Join(dir, name), image, 0o755); err != nil {
 			_ = os.RemoveAll(dir) // the first error counts

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,4 +87,30 @@ func textOf(t *testing.T, image []byte) map[string]string {
 		}
 	}
 	return out
+}
+
+// TestSweep: the folder of a process that was killed is removed by the next one, those of living processes and of others stay; what was placed is
+// removed when the process gives up.
+func TestSweep(t *testing.T) {
+	parent := t.TempDir()
+	t.Setenv("TMPDIR", parent)
+	gone := exec.Command("/bin/true")
+	require.NoError(t, gone.Run())
+	old := time.Now().Add(-time.Hour)
+	kept := []string{fmt.Sprintf("gputrace-self-%d-1", os.Getpid()), "gputrace-self-x", "other"}
+	for _, name := range append([]string{fmt.Sprintf("gputrace-self-%d-7", gone.Process.Pid)}, kept...) {
+		require.NoError(t, os.Mkdir(filepath.Join(parent, name), 0o755))
+		require.NoError(t, os.Chtimes(filepath.Join(parent, name), old, old))
+	}
+	dir, err := Place(Image, Torch)
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(dir, Torch))
+	Abandon()
+	var names []string
+	left, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	for _, d := range left {
+		names = append(names, d.Name())
+	}
+	require.ElementsMatch(t, kept, names)
 }
