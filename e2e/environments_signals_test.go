@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// of lists the processes whose environment has a text.
+func of(text string) (pids []string) {
+	folders, _ := os.ReadDir("/proc")
+	for _, d := range folders {
+		if b, err := os.ReadFile("/proc/" + d.Name() + "/environ"); err == nil && strings.Contains(string(b), text) {
+			pids = append(pids, d.Name())
+		}
+	}
+	return pids
+}
+
+// TestInterruptedAnywhere: a command that is told to end at any moment ends, and leaves no temporary file and no process.
+func TestInterruptedAnywhere(t *testing.T) {
+	p := startPython(t, knownJob+"work()").ready(t)
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
+	for _, args := range []string{"-p PID -o OUT", "who -p PID", "top --once -p PID", "doctor", "doctor -p PID", "run -o OUT -- sleep 500"} {
+		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			delay := 300*time.Millisecond + time.Duration(random.IntN(700))*time.Millisecond
+			t.Run(fmt.Sprint(args, " ", s, " ", delay), func(t *testing.T) {
+				c := newBareCommand(t, strings.Fields(strings.ReplaceAll(args, "PID", itoa(p.pid)))...).start(t)
+				time.Sleep(delay) // whatever it does just then
+				require.NoError(t, c.cmd.Process.Signal(s))
+				code := c.code(t)
+				require.Contains(t, []int{0, 130, 143}, code, c.stderr.String())
+				left, err := os.ReadDir(c.temporary(t))
+				require.NoError(t, err)
+				require.Empty(t, left)
+				eventually(t, "its processes to end", func() bool { return len(of("TMPDIR="+c.temporary(t))) == 0 })
+			})
+		}
+	}
+	require.True(t, exists(fmt.Sprintf("/proc/%d", p.pid)))
+}
