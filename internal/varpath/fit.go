@@ -28,12 +28,13 @@ func Fit(name string, width int) string {
 		return path
 	}
 	if e[len(e)-1] != graph && strings.HasPrefix(e[len(e)-1], graph) && len(e) > 1 { // that it is a graph, its advice says
-		if short := join(e[:len(e)-1]) + anyOf; fits(short, width) {
-			return short
+		kept := e[:len(e)-1]
+		if short := fitBetween(kept, lastAttribute(kept), width-1); short != "" {
+			return short + anyOf
 		}
 	}
-	if short := join(starred(e)); fits(short, width) {
-		return short
+	if e = starred(e); fits(join(e), width) {
+		return join(e)
 	}
 	last := lastAttribute(e)
 	if short := fitBetween(e, last, width); short != "" {

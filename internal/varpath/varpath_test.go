@@ -117,6 +117,8 @@ func TestFit(t *testing.T) {
 	}
 	adapters := "a.py:51 main() local base[0..5].lora_A['task0'..'task25'].weight"
 	require.Equal(t, "base[0..5].lora_A['task*'].weight", Fit(adapters, 34))
+	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))
+	require.Equal(t, "metrics…sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 31))
 	require.Equal(t, "metrics['psnr'].sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 34))
 	kept := "a.py:1 main() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local output"
 	require.Equal(t, "failures[0..61].__traceback__…output", Fit(kept, 36))
