@@ -35,6 +35,9 @@ func Total(all []Finding) (sum Finding, lines int) {
 // headShare is the part of the largest finding's bytes that a line of the program must have to come before a native symbol.
 const headShare = 0.5
 
+// nearShare is the same of a line that ran, to come before one whose growth is allocated in the backward pass.
+const nearShare = 0.9
+
 // order puts what grows most first. Among equals a line of the program comes first that has an advice, then one that ran itself, then one
 // that leads to the others.
 func order(all []Finding) {
@@ -47,6 +50,15 @@ func order(all []Finding) {
 		if all[i].File != "" && all[i].Bytes >= headShare*all[0].Bytes && !math.IsNaN(all[i].Bytes) {
 			head = i
 			break
+		}
+	}
+	if head >= 0 && all[head].Backward {
+		largest := all[head].Bytes
+		for i := range all {
+			if f := &all[i]; f.File != "" && !f.Backward && f.Bytes >= nearShare*largest {
+				head = i
+				break
+			}
 		}
 	}
 	if head > 0 {

@@ -63,3 +63,13 @@ func TestTotal(t *testing.T) {
 	require.Equal(t, 1, lines)
 	require.Equal(t, 7.0, sum.Requested)
 }
+
+// TestHeadRan: a line that ran comes before one whose backward pass allocates a little more.
+func TestHeadRan(t *testing.T) {
+	all := []Finding{{File: "a.py", Line: 31, Bytes: 101, Backward: true}, {File: "a.py", Line: 28, Bytes: 100}, {File: "a.py", Line: 1, Bytes: 5}}
+	order(all)
+	require.Equal(t, []int{28, 31, 1}, []int{all[0].Line, all[1].Line, all[2].Line})
+	all[0].Bytes = 50
+	order(all)
+	require.Equal(t, 31, all[0].Line, "it is most of the growth")
+}
