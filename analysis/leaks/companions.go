@@ -119,7 +119,8 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 	each := left[n-1].minus(left[n-2])
 	first := n // the first rise that matches
 	for first > 1 && s.rungs[first-1].step > warmUp {
-		if !steps[s.rungs[first-1].step] || !sameAmount(left[first-1].minus(left[first-2]), each) {
+		// a block that left can have taken a part of an earlier rise
+		if !steps[s.rungs[first-1].step] || n-first < by.matches && !sameAmount(left[first-1].minus(left[first-2]), each) {
 			break
 		}
 		first--
@@ -128,7 +129,7 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 		return trend{}, false
 	}
 	rise := left[n-1].minus(left[first-1])
-	if first > 1 && s.rungs[first-1].step > of.rungs[0].step+apart || fallFactor*s.fall >= rise.blocks {
+	if first > 1 && s.rungs[first-1].step > of.rungs[0].step+apart || s.fall >= rise.blocks {
 		return trend{}, false
 	}
 	latest := s.latest()
