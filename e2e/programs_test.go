@@ -39,7 +39,7 @@ var growths = map[string]growth{
 	"federated_rounds":      {223257.6, []float64{1, 4, 5, 20}, "update = ", []string{"history"}},
 	"gan_snapshots":         {656179.2, nil, "copy.deepcopy(self.generator)", []string{"snapshots"}},
 	"gradcam_instances":     {2097152, nil, "", []string{"activations", "gradients"}},
-	"kept_exceptions":       {78643.2, nil, "", []string{"failures"}},
+	"kept_exceptions":       {78643.2, []float64{1.25}, "", []string{"failures"}},
 	"neighbour_table":       {81920, nil, "", []string{"sampler", "features"}},
 	"parameter_search":      {217093.333, nil, "", []string{"trials"}},
 	"pending_tasks":         {131072, nil, "response = ", []string{"response"}},
