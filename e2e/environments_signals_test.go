@@ -27,7 +27,7 @@ func of(text string) (pids []string) {
 	return pids
 }
 
-// TestInterruptedAnywhere: a command that is told to end at any moment ends, and leaves no temporary file and no process.
+// TestInterruptedAnywhere: a command that is interrupted at any moment ends, and leaves no temporary file and no process.
 func TestInterruptedAnywhere(t *testing.T) {
 	p := startPython(t, knownJob+"work()").ready(t)
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))

@@ -99,10 +99,17 @@ func sweep(parent string) {
 			continue
 		}
 		info, err := os.Lstat(dir)
-		if err == nil && info.IsDir() && time.Since(info.ModTime()) > abandoned && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		if err == nil && info.IsDir() && time.Since(info.ModTime()) > abandoned && ended(pid) {
 			_ = os.RemoveAll(dir) // who may not remove it leaves it to its owner
 		}
 	}
+}
+
+// ended reports whether there is no such process, as far as /proc shows processes.
+func ended(pid int) bool {
+	_, self := os.Stat("/proc/self")
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return self == nil && errors.Is(err, os.ErrNotExist)
 }
 
 func placeIn(parent string, image []byte, names []string) (string, error) {
