@@ -142,7 +142,10 @@ func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
 				return false
 			}
 			t := second.Reader()
-			kind := cutText(t.Heap().TypeOf(t.Image(), x.object).Short())
+			kind := ""
+			if c := t.Heap().TypeOf(t.Image(), x.object); c != nil { // the burst need not have the pages of the class
+				kind = cutText(c.Short())
+			}
 			out = append(out, held{h, x, p.between, kind, cutText(t.ClassName(x.node))})
 			return true
 		})
