@@ -97,8 +97,13 @@ func (t *Type) Is(name string) bool {
 	return false
 }
 
-// Short is the name without the module.
-func (t *Type) Short() string { return t.Name[strings.LastIndexByte(t.Name, '.')+1:] }
+// Short is the name without the module; empty if the type is nil, that is unknown.
+func (t *Type) Short() string {
+	if t == nil {
+		return ""
+	}
+	return t.Name[strings.LastIndexByte(t.Name, '.')+1:]
+}
 
 // Heap reports that the type was made while the program ran: by a class statement, mostly.
 func (t *Type) Heap() bool { return t.Flags&flagHeapType != 0 }
