@@ -482,8 +482,9 @@ const (
 
 // largePackages are those that may have up to mostPackage lines, and why they are not divided.
 var largePackages = map[string]string{
-	"recorder":     "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
-	"export/table": "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
+	"recorder":       "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
+	"analysis/leaks": "one verdict from one pass over the steps: series, trends and what excuses a rise share their windows",
+	"export/table":   "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
 }
 
 // TestSizes: a package has one job, and the command none of its own.

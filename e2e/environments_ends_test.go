@@ -81,6 +81,8 @@ func TestEndsMeanwhile(t *testing.T) {
 				}
 				switch {
 				case args[0] == "doctor":
+				case code == 7: // it had ended before it was looked at
+					require.Contains(t, c.stderr.String(), fmt.Sprintf("no process %d", pid))
 				case code == 8:
 					require.Contains(t, c.stderr.String(), "ended")
 				default:
