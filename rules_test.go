@@ -156,10 +156,10 @@ var mayImport = map[string][]string{
 	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/compare":         {"analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
-	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
+	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/varpath", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
 	"export/verdict":         {"analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/words"},
-	"export/why":             {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
+	"export/why":             {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},

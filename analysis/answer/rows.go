@@ -102,7 +102,7 @@ func (g *grouping) rowOf(e *view.Row) (string, Row) {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
-		return "grows " + cmp.Or(f.Holder, f.Name()), row
+		return "grows " + cmp.Or(varpath.Readable(f.Holder), f.Name()), row
 	}
 	if read := g.in.Read[site(e)]; row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
 		row.Holder, row.Inferred = read, uint64(max(0, e.Bytes))
@@ -117,7 +117,7 @@ func (g *grouping) rowOf(e *view.Row) (string, Row) {
 		row.Holder, row.Named = "", true
 		return "for " + string(row.Category), row
 	case row.Holder != "":
-		return "held " + row.Holder, row
+		return "held " + varpath.Readable(row.Holder), row
 	}
 	return "line " + string(row.Category) + " " + site(e) + e.File, row
 }

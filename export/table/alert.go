@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -54,7 +55,7 @@ func AlertLines(a *alerts.Alert) []string {
 		s := &a.Sites[i]
 		text := fmt.Sprintf("  %9s  %s", Bytes(s.Bytes), Place(&s.Line))
 		if s.Holder != "" {
-			text += ", held by " + words.Line(s.Holder)
+			text += ", held by " + words.Line(varpath.Readable(s.Holder))
 		}
 		out = append(out, text)
 	}

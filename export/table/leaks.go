@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/export/internal/layout"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -115,7 +116,7 @@ func LeakNote(r *leaks.Report) string {
 	f := &r.Notes[0]
 	text := fmt.Sprintf("%s keeps %s", f.Name(), LeakMore(f))
 	if f.Holder != "" {
-		text += " in " + words.Line(f.Holder)
+		text += " in " + words.Line(varpath.Readable(f.Holder))
 	}
 	if n := len(r.Notes) - 1; n > 0 {
 		text += fmt.Sprintf(", and %s", Plural(uint64(n), "other line"))
@@ -218,7 +219,7 @@ func LeakHolder(f *leaks.Finding) string {
 	if f.Newer == 0 {
 		return words.Line(f.Holder)
 	}
-	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(f.Holder), Plural(f.Newer, "newer block"))
+	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(varpath.Readable(f.Holder)), Plural(f.Newer, "newer block"))
 }
 
 // LeakLimit is in how long the device is full, where that is known.

@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -145,7 +146,7 @@ func (p *printer) oomTop(c *oom.Case, n int) {
 		}
 		text := fmt.Sprintf("%-10s %s", Bytes(r.Bytes), words.Line(r.Site))
 		if r.Holder != view.NoHolder {
-			text += ", held by " + words.Line(r.Holder)
+			text += ", held by " + words.Line(varpath.Readable(r.Holder))
 		}
 		if r.Category != phases.NoCategory {
 			text += fmt.Sprintf(" (%s)", CategoryText(r.Category))

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -82,7 +83,7 @@ func endedText(c *oom.Case) string {
 	l := &c.Ended
 	text := fmt.Sprintf("%s is the state of an optimizer that %s() used before it returned", table.Bytes(l.Bytes), l.Call)
 	if l.Holder != view.NoHolder {
-		text += "; " + line(l.Holder) + " still holds it"
+		text += "; " + line(varpath.Readable(l.Holder)) + " still holds it"
 	}
 	return text + ". Drop it before another optimizer begins"
 }
@@ -92,7 +93,7 @@ func loadedText(c *oom.Case) string {
 	l := &c.Loaded
 	text := fmt.Sprintf("%s that %s loaded is a second copy of parameters", table.Bytes(l.Bytes), line(l.Site))
 	if l.Holder != view.NoHolder {
-		text += ", held by " + line(l.Holder)
+		text += ", held by " + line(varpath.Readable(l.Holder))
 	}
 	return text + `. Load it with map_location="cpu", or drop it once it is copied`
 }
@@ -376,7 +377,7 @@ func heldText(g *oom.Growth) string {
 	if g.Holder == view.NoHolder {
 		return ""
 	}
-	return fmt.Sprintf("; %s of it is held by %s", table.Bytes(g.Held), line(g.Holder))
+	return fmt.Sprintf("; %s of it is held by %s", table.Bytes(g.Held), line(varpath.Readable(g.Holder)))
 }
 
 // withinText is what stands out in the step of the failure.

@@ -12,8 +12,9 @@ import (
 const someElements = "[…]"
 
 // Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then what
-// lies between the variable and the last attribute, then the elements of containers.
+// lies between the variable and the last attribute, then the elements of containers. It is Readable.
 func Fit(name string, width int) string {
+	name = Readable(name)
 	p := Parse(name)
 	if fits(name, width) || len(p.Elements) == 0 {
 		return cut(name, width)

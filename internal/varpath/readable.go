@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package varpath
+
+import "regexp"
+
+// Graph is the readable name of a graph of autograd that no variable was found to lead to.
+const Graph = "an autograd graph"
+
+var (
+	// graphNode is a node of a graph by its class, which differs from reading to reading: "C++ AddBackward0",
+	// "<torch::autograd::generated::AddmmBackward0>".
+	graphNode = regexp.MustCompile(`^(?:C\+\+ |<)(?:\w+::)*(?:\w*Backward\w*|AccumulateGrad|CopySlices)(?:[^\w:].*)?$`)
+	// rooted is an attribute of an object of a Python class of which nothing is known that refers to it: "C++ Record.features".
+	rooted = regexp.MustCompile(`^C\+\+ (\w+\.\w.*)$`)
+)
+
+// Readable returns the name of a holder as people read it: a class in C++ that holds memory for autograd says nothing to them.
+func Readable(name string) string {
+	if graphNode.MatchString(name) {
+		return Graph
+	}
+	if m := rooted.FindStringSubmatch(name); m != nil {
+		return m[1]
+	}
+	return name
+}
