@@ -167,20 +167,9 @@ func (s *holderScans) maybeBegin(now time.Time) {
 			return
 		}
 		began := time.Now()
-		scan, err := holdersOf(ctx, target)
+		scan, err := target.Holders(ctx)
 		results <- scanned{scan, err, time.Since(began)}
 	}()
-}
-
-// holdersOf reads who holds the blocks of a target. A fault of the reading, of which the memory of another process is the input, must not end the
-// recording: it is returned as an error.
-func holdersOf(ctx context.Context, target Target) (scan *Scan, err error) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			scan, err = nil, fmt.Errorf("a fault of gputrace, please report it: %v", fault)
-		}
-	}()
-	return target.Holders(ctx)
 }
 
 // higher reports whether more is live than at the peak before, and notes it. What is joined later can be less: a job that

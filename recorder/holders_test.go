@@ -90,10 +90,6 @@ func TestScans(t *testing.T) {
 		step(time.Second)
 		require.Equal(t, []string{"who holds the live blocks could not be read: torn"}, seen.notices)
 		require.Len(t, seen.shown, 1)
-		target.scan = func(context.Context) (*Scan, error) { panic("no class") }
-		s.ask()
-		step(time.Second)
-		require.Equal(t, "who holds the live blocks could not be read: a fault of gputrace, please report it: no class", seen.notices[1])
 		s.finish()
 		step(time.Second)
 		require.True(t, s.over)

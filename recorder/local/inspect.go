@@ -95,7 +95,8 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader)
 	})
 }
 
-// within calls f in a goroutine of its own, which is left behind when ctx is done.
+// within calls f in a goroutine of its own, which is left behind when ctx is done. A fault of f, whose input is the memory of another process, must
+// not end the recording: it is returned as an error.
 func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -103,8 +104,14 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 	results := make(chan result, 1)
 	go func() {
-		value, err := f()
-		results <- result{value, err}
+		var r result
+		defer func() {
+			if fault := recover(); fault != nil {
+				r.err = fmt.Errorf("a fault of gputrace, please report it: %v", fault)
+			}
+			results <- r
+		}()
+		r.value, r.err = f()
 	}()
 	select {
 	case r := <-results:
