@@ -74,14 +74,14 @@ func (l *live) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range feature.SystemCalls() {
-		if c.Err != nil && c.Without != "" {
-			l.warn(fmt.Errorf("the system call %s is refused to gputrace (%w): %s; gputrace doctor says how to allow it", c.Name, c.Err, c.Without))
-		}
-	}
 	if !l.options.Many() {
 		if err := l.awaitLibrary(ctx); err != nil {
 			return err
+		}
+	}
+	for _, c := range feature.SystemCalls() {
+		if c.Err != nil && c.Without != "" {
+			l.warn(fmt.Errorf("the system call %s is refused to gputrace (%w): %s; gputrace doctor says how to allow it", c.Name, c.Err, c.Without))
 		}
 	}
 	if err := l.fit(options); err != nil {
