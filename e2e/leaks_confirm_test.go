@@ -20,7 +20,7 @@ func TestLeaksConfirmed(t *testing.T) {
 		"running_total":  {kind: "leak", code: "return F.cross_entropy(", holder: "total.grad_fn", period: 1},
 		"memoized":       {kind: "leak", code: "torch.ones(32, 32", holder: "mask.cache[", requested: 4 * 32 * 32, blocks: 1, period: 1},
 		"hooks":          {kind: "leak", code: "self.outputs[id(module)].append", holder: "recorder.outputs[", requested: 4 * 15 * 128, blocks: 1, period: 1},
-		"sessions":       {kind: "leak", code: "torch.randint(0, 100", holder: "clients[*]['history']", requested: 8 * 64, blocks: 1, period: 1},
+		"sessions":       {kind: "leak", code: `clients["client-`, holder: "clients[", requested: 4 * 100, blocks: 1, period: 1}, // which leads to the other line
 		"every_seventh":  {kind: "leak", code: "run.model.head.weight.detach().clone()", holder: "history[", requested: 4 * 64 * 100, blocks: 1, period: 7},
 		"pinned":         {kind: "host", code: ".pin_memory()", requested: 8 * 4 * 16, blocks: 1, period: 1},
 		"raw":            {kind: "device", code: "runtime.cudaMalloc(", requested: 1 << 20, blocks: 1, period: 1},

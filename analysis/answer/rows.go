@@ -102,6 +102,9 @@ func (g *grouping) rowOf(e *view.Row) (string, Row) {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
+		if row.Category == phases.Temporary { // freed at the end, where the whole program is one part of a step
+			row.Category = phases.NoCategory
+		}
 		return "grows " + cmp.Or(varpath.Readable(f.Holder), f.Name()), row
 	}
 	if read := g.in.Read[site(e)]; row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
