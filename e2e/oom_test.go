@@ -430,7 +430,7 @@ func TestOOMWorker(t *testing.T) {
 	require.Contains(t, o.Site, "oom.py:")
 	require.Contains(t, o.Site, "Items.__getitem__")
 	require.EqualValues(t, 8<<30, o.Requested)
-	require.Regexp(t, `OUT OF MEMORY +pid `+itoa(o.PID)+`: `, c.stdout.String())
+	require.Regexp(t, `OUT OF MEMORY +pid `+itoa(o.PID)+` cuda:0 at `, c.stdout.String())
 	text, err := output(env.binary, "oom", c.out())
 	require.NoError(t, err)
 	require.Regexp(t, `OUT OF MEMORY +pid `+itoa(o.PID)+` .* at `, text)
