@@ -114,7 +114,7 @@ func TestTop(t *testing.T) {
 	screen := first.shows(t, "leak.py:2")
 	require.Contains(t, screen, "pid "+itoa(p.pid)+" leak.py")
 	require.Contains(t, screen, "lost 0")
-	first.shows(t, "growing: leak.py:")
+	first.shows(t, "GROWING  leak.py:")
 	p.signal(t, syscall.SIGSTOP) // on a busy machine it outgrows the reading of its holders
 	first.press(t, "2")
 	first.shows(t, "trainer.model")
@@ -126,14 +126,14 @@ func TestTop(t *testing.T) {
 	first.run(t, "kill-server") // the connection is lost
 
 	again := openTmux(t, 120, 40, env.binary, "top", "--connect", socket)
-	again.shows(t, "growing: leak.py:")
+	again.shows(t, "GROWING  leak.py:")
 	screen = again.shows(t, "BLOCKS") // a wide terminal has more columns; they are drawn last
 	require.Contains(t, screen, "+0 s", "it has the time from before the connection")
 	again.press(t, "q")
 	requireAddsUp(t, lastScreen(t, "--connect", socket, "--once", "--json"))
 
 	lost := openTmux(t, 60, 24, env.binary, "top", "--connect", socket)
-	screen = lost.shows(t, "growing: leak.py:")
+	screen = lost.shows(t, "GROWING  leak.py:")
 	require.NotContains(t, screen, "CHANGE", "a narrow terminal has fewer columns")
 	require.NoError(t, server.Process.Kill()) // the recorder, not the job
 	_ = server.Wait()
