@@ -162,6 +162,8 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	if t := in.Course.Exit; t != 0 {
 		in.When, in.Time = answer.AtExit, t
 		at.Moment = moment.Moment{Kind: moment.SinceStart, Time: t}
+		s.Trace.SetExit(t, nil) // in.Read names the holders
+		defer s.Trace.SetExit(0, nil)
 		if in.Now, err = s.selected(view.Selection{Moment: at.Moment}, likely); err != nil {
 			return err
 		}

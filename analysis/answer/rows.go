@@ -94,17 +94,12 @@ var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: 
 // rowOf is the row that an entry belongs to: its key, and what is known of it.
 func (g *grouping) rowOf(e *view.Row) (string, Row) {
 	row := Row{Category: phases.Category(cmp.Or(e.Category, string(phases.NoCategory)))}
-	if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
-		row.Holder = e.Holder
-	}
+	row.Holder = knownHolder(e.Holder)
 	if f := cmp.Or(g.finding(e, row.Holder), g.claimed[claimOf(e)]); f != nil {
 		if row.Holder == "" {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
-		if row.Category == phases.Temporary { // freed at the end, where the whole program is one part of a step
-			row.Category = phases.NoCategory
-		}
 		return "grows " + cmp.Or(varpath.Readable(f.Holder), f.Name()), row
 	}
 	if read := g.in.Read[site(e)]; row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
@@ -123,6 +118,14 @@ func (g *grouping) rowOf(e *view.Row) (string, Row) {
 		return "held " + varpath.Readable(row.Holder), row
 	}
 	return "line " + string(row.Category) + " " + site(e) + e.File, row
+}
+
+// knownHolder is the holder of an entry; empty: it is not known.
+func knownHolder(name string) string {
+	if name == view.NoHolder || name == view.HolderFreed {
+		return ""
+	}
+	return name
 }
 
 // finding is what says that the memory of an entry grows; nil: nothing does. What another variable holds is not part of it.
@@ -173,11 +176,7 @@ func (g *grouping) claim(entries []view.Row) {
 			if e.StackID == 0 || !slices.Contains(f.Stacks, e.StackID) {
 				continue
 			}
-			holder := ""
-			if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
-				holder = e.Holder
-			}
-			if g.finding(e, holder) != nil {
+			if g.finding(e, knownHolder(e.Holder)) != nil {
 				shown += e.Bytes
 			} else {
 				others = append(others, e)
@@ -345,8 +344,8 @@ func older(e *view.Row) int {
 // largestHolder is what holds the most of entries; empty: that is not known.
 func largestHolder(entries []view.Row) string {
 	for _, h := range view.GroupRows(entries, view.ByHolder) {
-		if h.Name != view.NoHolder && h.Name != view.HolderFreed {
-			return h.Name
+		if name := knownHolder(h.Name); name != "" {
+			return name
 		}
 	}
 	return ""

@@ -143,7 +143,12 @@ func (l *follower) freed(b *heap.Block, e *event.Event) phases.Category {
 	if e != nil {
 		tid = e.TID
 	}
-	out := l.follow.Freed(&s.Start, tid)
+	var out phases.Category
+	if exit := l.t.exit; exit != 0 && e != nil && e.Time > exit { // the program ended, and frees everything
+		out = l.follow.InUse(&s.Start)
+	} else {
+		out = l.follow.Freed(&s.Start, tid)
+	}
 	l.starts.Delete(b)
 	return out
 }
