@@ -3,6 +3,7 @@
 package oom
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -174,7 +175,7 @@ func (f *follower) setLoaded(c *Case, h *heap.Heap) {
 			whole += b.Size
 		}
 	}
-	slices.SortFunc(loaded, func(x, y heap.Block) int { return int(x.Addr>>12) - int(y.Addr>>12) })
+	slices.SortFunc(loaded, func(x, y heap.Block) int { return cmp.Compare(x.Addr, y.Addr) })
 	var copies []heap.Block
 	for i := range loaded {
 		if n := loaded[i].Size; parameters[n] > 0 {

@@ -48,7 +48,7 @@ func causeText(c *oom.Case) string {
 	case oom.EarlierPhase:
 		return fmt.Sprintf("memory of an earlier phase: %s; %s. %s", asked, roomText(c), endedText(c))
 	case oom.LoadedTwice:
-		return fmt.Sprintf("loaded twice: %s; %s. %s", asked, roomText(c), loadedText(c))
+		return fmt.Sprintf("loaded twice, by the sizes: %s; %s. %s", asked, roomText(c), loadedText(c))
 	case oom.Loading:
 		return loadingText(c, asked)
 	}
@@ -88,14 +88,14 @@ func endedText(c *oom.Case) string {
 	return text + ". Drop it before another optimizer begins"
 }
 
-// loadedText is what was loaded to the device twice.
+// loadedText is what was loaded to the device beside parameters of the same sizes. That it was copied into them is not seen.
 func loadedText(c *oom.Case) string {
 	l := &c.Loaded
-	text := fmt.Sprintf("%s that %s loaded is a second copy of parameters", table.Bytes(l.Bytes), line(l.Site))
+	text := fmt.Sprintf("%s that %s loaded has the sizes of parameters that are there too", table.Bytes(l.Bytes), line(l.Site))
 	if l.Holder != view.NoHolder {
 		text += ", held by " + line(varpath.Readable(l.Holder))
 	}
-	return text + `. Load it with map_location="cpu", or drop it once it is copied`
+	return text + `. If it was copied into them, load it with map_location="cpu", or drop it`
 }
 
 // leftText is what the program has on the device without use, where that is not the cause.
@@ -180,16 +180,19 @@ func moreInside(c *oom.Case) string {
 	if c.Torch.Allocated == event.Unknown || c.Torch.Allocated <= c.Other.Bytes {
 		return ""
 	}
-	return fmt.Sprintf(". PyTorch has more: %s allocated (%s)", table.Bytes(c.Torch.Allocated), partsText(c))
+	return fmt.Sprintf(". PyTorch has more: %s allocated%s", table.Bytes(c.Torch.Allocated), partsText(c))
 }
 
-// partsText is the two largest parts of what PyTorch has allocated.
+// partsText is the two largest parts of what PyTorch has allocated, in parentheses; empty: no part is known.
 func partsText(c *oom.Case) string {
 	var by []string
 	for _, part := range c.LargestParts(2) {
 		by = append(by, fmt.Sprintf("%s %s", line(cmp.Or(table.CategoryText(part.Category), part.Site)), table.Bytes(part.Bytes)))
 	}
-	return strings.Join(by, ", ")
+	if by == nil {
+		return ""
+	}
+	return " (" + strings.Join(by, ", ") + ")"
 }
 
 // alsoText is what else would have been enough, or what of the causes was not, and what grows outside of PyTorch.
@@ -322,7 +325,7 @@ func watermarkText(c *oom.Case) string {
 func allocatedText(c *oom.Case) string {
 	text := "nothing allocated"
 	if c.Torch.Allocated != 0 {
-		text = fmt.Sprintf("%s allocated (%s)", table.Bytes(c.Torch.Allocated), partsText(c))
+		text = table.Bytes(c.Torch.Allocated) + " allocated" + partsText(c)
 	}
 	if !c.Async {
 		text += fmt.Sprintf(" and %s reserved", table.Bytes(c.Torch.Reserved))

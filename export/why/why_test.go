@@ -48,6 +48,12 @@ func TestText(t *testing.T) {
 			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
 		"The optimizer was making its state, of which 3.0 GiB is there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
+		"full: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. The steps before peaked at 2.0 GiB. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too, held by checkpoint. If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
+			c.Loaded = oom.Leftover{Site: "resume.py:4 main", Holder: "checkpoint", Count: heap.Count{Bytes: 3 * oomGiB}}
+		},
+		"loaded twice, by the sizes: train.py:9 main asked for 1.0 GiB; 512.0 MiB of the device was free. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too. If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
+			c.Decision, c.Loaded = oom.LoadedTwice, oom.Leftover{Site: "resume.py:4 main", Holder: view.NoHolder, Count: heap.Count{Bytes: 3 * oomGiB}}
+		},
 		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
 		},
@@ -107,7 +113,7 @@ func TestCauses(t *testing.T) {
 			c.Need = 512 * oomMiB
 			c.Causes = []oom.Cause{{Decision: oom.OtherProcess, Bytes: 400 * oomMiB, Alone: oom.No}, {Decision: oom.OutsidePyTorch, Bytes: 16 * oomMiB, Alone: oom.No}}
 		},
-		"full, in a step that needs 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated () and 23.0 GiB reserved; 512.0 MiB of the device was free. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+		"full, in a step that needs 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
