@@ -5,10 +5,8 @@
 package e2e
 
 import (
-	"bufio"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,20 +56,9 @@ func TestAdvice(t *testing.T) {
 // adviceFor is the summary of six seconds of a pattern, with single spaces, and what leaks says of the recording.
 func adviceFor(t *testing.T, pattern string, more ...string) (string, *leakReport) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(env.testdata, "run"), append([]string{workload("advice.py"), pattern, "--seconds", "120"}, more...)...)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewScanner(out)
-	require.True(t, lines.Scan())
-	pid, ready := strings.CutPrefix(lines.Text(), "ready ")
-	require.True(t, ready, lines.Text())
-	c := newCommand(t, "record", "-p", pid, "-d", "6s", "-o", "OUT")
+	p := startIn(t, t.TempDir(), nil, filepath.Join(env.testdata, "run"), append([]string{workload("advice.py"), pattern, "--seconds", "120"}, more...)...)
+	p.await(t, "ready")
+	c := newCommand(t, "record", "-p", itoa(p.pid), "-d", "6s", "-o", "OUT")
 	c.start(t).succeeds(t)
 	_, screen, ok := strings.Cut(c.stderr.String()+c.stdout.String(), "gputrace  advice.py")
 	require.True(t, ok, c.stderr.String()+c.stdout.String())

@@ -139,22 +139,31 @@ func (f *failures) askHolders() {
 
 // foresee has the holders read when a device is nearly full: when a request fails it can be too late.
 func (f *failures) foresee(r *figures.Reading) {
+	if isNearlyFull(r) && time.Since(f.held) > holdersEvery {
+		f.askHolders()
+	}
+}
+
+// isNearlyFull reports whether a device is, as the driver says, or, where it cannot be asked, by the size of the device.
+func isNearlyFull(r *figures.Reading) bool {
 	for i := range r.Driver {
 		d := &r.Driver[i]
-		known := d.Used != figures.Unknown && d.Total != figures.Unknown && d.All != figures.Unknown
-		if known && d.All > d.Total-d.Total/fullShare && time.Since(f.held) > holdersEvery {
-			f.askHolders()
+		if d.Used != figures.Unknown && d.Total != figures.Unknown && d.All != figures.Unknown && d.All > d.Total-d.Total/fullShare {
+			return true
 		}
+	}
+	if len(r.Driver) > 0 {
+		return false
 	}
 	for i := range r.Sizes {
 		for k := range r.Torch {
 			d, t := &r.Sizes[i], &r.Torch[k]
-			full := t.Device == d.Device && t.Reserved != figures.Unknown && t.Reserved+contextBytes > d.Bytes-d.Bytes/fullShare
-			if full && len(r.Driver) == 0 && time.Since(f.held) > holdersEvery {
-				f.askHolders()
+			if t.Device == d.Device && t.Reserved != figures.Unknown && t.Reserved+contextBytes > d.Bytes-d.Bytes/fullShare {
+				return true
 			}
 		}
 	}
+	return false
 }
 
 // keep puts the recording on the disk, and adds a second name, which stays even if this program is killed.

@@ -121,17 +121,22 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 		}
 	}
 	d.nameForwards(all)
-	groups := map[lineKey][]risen{}
-	for _, r := range all {
-		k := lineKey{r.place, r.line}
-		groups[k] = append(groups[k], r)
-	}
 	var out []Finding
-	for k, g := range groups {
+	for k, g := range byLine(all) {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
 	d.prove(out, o)
 	order(out)
+	return out
+}
+
+// byLine groups what rises by its line.
+func byLine(all []risen) map[lineKey][]risen {
+	out := map[lineKey][]risen{}
+	for _, r := range all {
+		k := lineKey{r.place, r.line}
+		out[k] = append(out[k], r)
+	}
 	return out
 }
 

@@ -155,13 +155,8 @@ func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options
 	}
 	all = slices.DeleteFunc(d.recurring(fewRises), func(r risen) bool { return r.period != period })
 	all = d.withCompanions(d.withoutExchange(all), alike{1, true})
-	groups := map[lineKey][]risen{}
-	for _, r := range all {
-		k := lineKey{r.place, r.line}
-		groups[k] = append(groups[k], r)
-	}
 	var out []Finding
-	for k, of := range groups {
+	for k, of := range byLine(all) {
 		out = append(out, d.finding(k, of, trendsOf(of), steps, o))
 	}
 	order(out)
