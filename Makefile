@@ -40,6 +40,13 @@ test-versions: ## books, exactness and names of holders on every PyTorch from 1.
 	@.ci/install test
 	.ci/versions all $(VERSIONS)
 
+gpu-bundle: ## dist/gpu: what bench/gpu/run.sh needs on a machine with a GPU and PyTorch that has no Go
+	@testdata/setup.sh
+	@bench/gpu/bundle.sh
+
+bench-gpu: gpu-bundle ## what tracing costs on a GPU, and whether it holds there, into gpu.md (root, a GPU, 8 minutes)
+	@bench/gpu/run.sh bench gpu.md $(BENCH_GPU_FLAGS)
+
 kernels: ## boot each kernel that Debian has from 6.1 on, or KERNELS="6.1 7.3", in QEMU, and trace in it (root, 2 to 5 minutes each)
 	@.ci/install kernels
 	@testdata/setup.sh
@@ -95,4 +102,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean

@@ -26,7 +26,7 @@ const module = "github.com/gputrace/gputrace/"
 
 // downstream lists the packages that may use all others: nothing may import them.
 var downstream = []string{
-	"bench", "cmd/gputrace", "e2e", "e2e/browser/picture", "e2e/kernels", "e2e/kernels/guest", "release", "tracer/hook/coverage",
+	"bench", "bench/gpu", "cmd/gputrace", "e2e", "e2e/browser/picture", "e2e/kernels", "e2e/kernels/guest", "release", "tracer/hook/coverage",
 }
 
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"

@@ -115,6 +115,10 @@ func TestLeaks(t *testing.T) {
 		t.Run(fmt.Sprint(tt.pattern), func(t *testing.T) {
 			t.Parallel()
 			r := leaksOf(t, "leaks_patterns.py", append(args, "--counters", "DIR/counters")...)
+			if tt.pattern == 6 && os.Getenv("GPUTRACE_REAL") == "1" {
+				require.Equal(t, "steady", r.Verdict, "512 B of a step take years to fill a whole device")
+				return
+			}
 			require.Equal(t, "growing", r.Verdict)
 			require.Equal(t, "optimizer", r.Steps.Source, "SGD allocates nothing in its steps, but they are marked")
 			require.Equal(t, 59, r.Steps.Count)

@@ -7,6 +7,7 @@ package measure
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,14 +76,29 @@ func startLoop(e *environment, name string, parse parser, args ...string) (*job,
 
 // start runs the program and waits for its first samples.
 func (j *job) start(samples string) error {
+	if err := j.begin(); err != nil {
+		return err
+	}
+	return j.await(samples)
+}
+
+// begin starts the program.
+func (j *job) begin() error {
 	j.cmd.Stderr = os.Stderr
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := j.cmd.Start(); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+	return nil
+}
+
+// await waits for the program's first samples.
+func (j *job) await(samples string) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if j.file == nil {
-			j.file, _ = os.Open(samples) // it may not be there yet
+			if j.file, _ = os.Open(samples); j.file == nil && j.ended() { // it may not be there yet
+				return errors.New("the program ended before its first sample")
+			}
 			continue
 		}
 		got, err := j.drain()
@@ -94,6 +110,13 @@ func (j *job) start(samples string) error {
 		}
 	}
 	return fmt.Errorf("no sample within %s", startTimeout)
+}
+
+// ended tells that the program has ended and waits for wait(2).
+func (j *job) ended() bool {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", j.cmd.Process.Pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(rest, "Z")
 }
 
 func (j *job) identify() (err error) {

@@ -17,7 +17,9 @@ type workload struct {
 	name     string
 	title    string
 	training bool
-	threads  int // that hit the probe at once, in a table of their own; 0: it is as it is
+	threads  int    // that hit the probe at once, in a table of their own; 0: it is as it is
+	modes    []mode // in place of those of all, the untraced one first; nil: those
+	mean     bool   // a window's figure is the mean of its samples: steps that only hand work to a device come in bursts
 	start    func(*environment) (*job, error)
 }
 
@@ -54,6 +56,14 @@ func pyloop(depth string) func(*environment) (*job, error) {
 	return func(e *environment) (*job, error) {
 		return startLoop(e, "pyloop", parseBatch, e.python, e.path("pyloop.py"), filepath.Join(e.programs, "libc10.so"), depth)
 	}
+}
+
+// compared lists the modes of the workload, the untraced one first.
+func (w *workload) compared() []mode {
+	if w.modes != nil {
+		return w.modes
+	}
+	return modes
 }
 
 // leavesOut tells if a mode has no place in the workload's tables.
@@ -121,8 +131,9 @@ func (w *workload) measure(e *environment, o Options) (result, error) {
 // round measures each mode once, and the untraced job before and after each: the machine's speed changes from minute to minute.
 func (s *subject) round(w *workload, o Options, round int) (map[string]figure, error) {
 	progress("%s: round %d of %d", w.name, round+1, o.Rounds)
-	bare, others := &modes[0], modes[1:]
-	before, err := s.window(bare, o)
+	list := w.compared()
+	bare, others := &list[0], list[1:]
+	before, err := s.window(w, bare, o)
 	if err != nil {
 		return nil, err
 	}
@@ -132,14 +143,14 @@ func (s *subject) round(w *workload, o Options, round int) (map[string]figure, e
 		if w.leavesOut(m) {
 			continue
 		}
-		f, err := s.window(m, o)
+		f, err := s.window(w, m, o)
 		if errors.Is(err, errNotInstalled) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
-		after, err := s.window(bare, o)
+		after, err := s.window(w, bare, o)
 		if err != nil {
 			return nil, err
 		}
@@ -162,7 +173,7 @@ func together(windows []figure) (out figure) {
 }
 
 // window measures one mode once.
-func (s *subject) window(m *mode, o Options) (figure, error) {
+func (s *subject) window(w *workload, m *mode, o Options) (figure, error) {
 	off, err := m.on(s)
 	if err != nil {
 		return figure{}, err
@@ -175,7 +186,11 @@ func (s *subject) window(m *mode, o Options) (figure, error) {
 	for _, x := range samples {
 		ns, cpu, hits = append(ns, x.ns), append(cpu, x.cpu), append(hits, x.hits)
 	}
-	return figure{cost: cost{ns.median(), cpu.median()}, hits: hits.median()}, nil
+	middle := series.median
+	if w.mean {
+		middle = series.mean
+	}
+	return figure{cost: cost{middle(ns), middle(cpu)}, hits: middle(hits)}, nil
 }
 
 // of returns f of a mode's figures, a value a round. Rounds in which it is missing are left out.

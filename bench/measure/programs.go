@@ -49,15 +49,17 @@ func (s *subject) clockPrograms(w *workload, o Options) ([]clocked, error) {
 	}
 	defer stats.Close()
 	var out []clocked
-	for i := range modes {
-		if !modes[i].ours || w.leavesOut(&modes[i]) {
+	list := w.compared()
+	for i := range list {
+		m := &list[i]
+		if !m.ours || w.leavesOut(m) {
 			continue
 		}
-		times, err := s.clockMode(&modes[i], o)
+		times, err := s.clockMode(m, o)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", modes[i].name, err)
+			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
-		out = append(out, clocked{modes[i].name, times})
+		out = append(out, clocked{m.name, times})
 	}
 	return out, nil
 }

@@ -44,13 +44,21 @@ type table [][]string
 func (t *table) row(cells ...string) { *t = append(*t, cells) }
 
 func (t table) print(w io.Writer) {
-	for i, row := range t {
-		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
-		if i == 0 {
-			fmt.Fprintf(w, "|%s\n", strings.Repeat("---|", len(row)))
-		}
-	}
+	t[:1].printHead(w)
+	t[1:].printRows(w)
 	fmt.Fprintln(w)
+}
+
+// printHead begins a table whose rows follow one by one.
+func (t table) printHead(w io.Writer) {
+	t.printRows(w)
+	fmt.Fprintf(w, "|%s\n", strings.Repeat("---|", len(t[0])))
+}
+
+func (t table) printRows(w io.Writer) {
+	for _, row := range t {
+		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
+	}
 }
 
 func printReport(out io.Writer, r report) error {

@@ -15,6 +15,18 @@ type series []float64
 // median of the values; 0 for none.
 func (s series) median() float64 { return s.quantile(0.5) }
 
+// mean of the values; 0 for none.
+func (s series) mean() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, v := range s {
+		sum += v
+	}
+	return sum / float64(len(s))
+}
+
 // quantile interpolates between the values: 0 is the least, 1 the largest; 0 for no values.
 func (s series) quantile(q float64) float64 {
 	if len(s) == 0 {
