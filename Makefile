@@ -95,6 +95,9 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 release: ## all packages of the commit, in dist/: archives, deb, rpm, wheels, an image; VERSION=1.2.3, else the commit's tag
 	@cd release && go run . -source .. -out ../dist $(if $(VERSION),-version $(VERSION))
 
+wheel: ## dist/gputrace-*.whl of the commit for this machine: pip install dist/gputrace-*.whl
+	@cd release && go run . -source .. -out ../dist -only wheel
+
 try-release: ## install each package of dist/ in an empty root file system and run it there (root)
 	@.ci/install release
 	@release/try dist
@@ -102,4 +105,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release wheel try-release clean

@@ -28,7 +28,7 @@ func pages(t *testing.T) []string {
 
 // byCI are the commands of the pages that .ci/run runs itself: inside a test they would start this very test again, or take
 // minutes.
-var byCI = []string{"make build", "make demo", "make unit"}
+var byCI = []string{"make build", "make demo", "make test", "make unit"}
 
 // expected is what a command of the pages must print, by words in it: the first row counts.
 var expected = []struct{ command, stdout string }{

@@ -6,7 +6,9 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -121,4 +123,65 @@ func TestOneGlibc(t *testing.T) {
 		}
 	}
 	require.Len(t, wheels, 2)
+}
+
+// TestLinks: on an index of packages a page's own links lead to the repository; others and anchors stay.
+func TestLinks(t *testing.T) {
+	const page = "![page](docs/a.png) [docs](docs/README.md), [here](#cost), [there](https://example.org/x), [part](docs/b.md#c)"
+	require.Equal(t, "![page]("+repository+"/raw/abc/docs/a.png) [docs]("+repository+"/blob/abc/docs/README.md), [here](#cost), [there](https://example.org/x), [part]("+
+		repository+"/blob/abc/docs/b.md#c)", absoluteLinks(page, "abc"))
+}
+
+// TestPython installs a wheel with pip in a new environment, where the package answers as the program does.
+func TestPython(t *testing.T) {
+	work := t.TempDir()
+	own, err := ownTarget()
+	require.NoError(t, err)
+	build := exec.Command("go", "build", "-o", own.path(work), "./cmd/gputrace")
+	build.Dir = ".."
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	shared, err := sharedFiles(t.Context(), "..", work)
+	require.NoError(t, err)
+	p := wheel(own)
+	r := release{version: "1.2.3", commit: strings.Repeat("a", 40), time: moment}
+	file := filepath.Join(work, p.file(r))
+	require.NoError(t, p.write(file, r, work, shared))
+
+	python := filepath.Join(work, "venv", "bin", "python")
+	command := func(words ...string) string {
+		t.Helper()
+		out, err := exec.Command(words[0], words[1:]...).Output()
+		require.NoError(t, err, "%s", words)
+		return strings.TrimSpace(string(out))
+	}
+	command("python3", "-m", "venv", filepath.Join(work, "venv"))
+	command(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", file)
+	installed := filepath.Join(work, "venv", "bin", "gputrace")
+	require.Equal(t, command(installed, "version"), command(python, "-m", "gputrace", "version"))
+	for _, data := range []string{"man/man1/gputrace.1.gz", "bash-completion/completions/gputrace"} {
+		require.FileExists(t, filepath.Join(work, "venv", "share", data))
+	}
+	require.Contains(t, command(python, "-m", "pip", "show", "gputrace", "--verbose"), "Topic :: System :: Monitoring")
+
+	recording := filepath.Join("..", "cmd", "gputrace", "testdata", "recording-1.0.gputrace")
+	const ask = `import json, sys, gputrace
+r = gputrace.open(sys.argv[1])
+print(json.dumps([r.leaks, r.verdict == r.leaks["verdict"], r.out_of_memory["format"], r.blocks(at="peak", by="line")]))
+try:
+    gputrace.open("no such file")
+except gputrace.Error as error:
+    assert error.code == 1 and "no such file" in str(error), error
+else:
+    raise SystemExit("no error")`
+	var answers []json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(command(python, "-c", ask, recording)), &answers))
+	require.JSONEq(t, command(installed, "leaks", recording, "--json"), string(answers[0]))
+	require.JSONEq(t, `[true, "gputrace oom"]`, "["+string(answers[1])+","+string(answers[2])+"]")
+	var rows []map[string]any
+	require.NoError(t, json.Unmarshal(answers[3], &rows))
+	table := strings.Split(command(installed, "export", recording, "-f", "csv", "--at", "peak", "--by", "line", "-o", "-"), "\n")
+	require.NotEmpty(t, rows)
+	require.Len(t, rows, len(table)-1)
+	require.Contains(t, table[1], fmt.Sprintf(",%.0f,", rows[0]["bytes"]))
 }

@@ -6,12 +6,21 @@ import (
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
+	"embed"
 	"encoding/base64"
 	"fmt"
+	"io/fs"
+	"regexp"
 	"strings"
 )
 
-// wheel is a Python wheel (PEP 427) without Python code: pip puts the program beside its own.
+// pythonPackage is what "import gputrace" loads: it runs the program and returns what that prints.
+//
+//go:embed python/gputrace/*.py python/gputrace/py.typed
+var pythonPackage embed.FS
+
+// wheel is a Python wheel (PEP 427): pip puts the program beside Python's own, the package among the environment's, and the manual page and
+// completions where the environment has its data.
 func wheel(t target) pack {
 	return pack{
 		file: func(r release) string { return "gputrace-" + r.python() + "-py3-none-" + platformTag(t) + ".whl" },
@@ -21,9 +30,13 @@ func wheel(t target) pack {
 			if err != nil {
 				return nil, err
 			}
-			files := []entry{p}
+			files, err := packageFiles()
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, p)
 			for _, f := range shared {
-				if data, found := strings.CutPrefix(f.path, "usr/share/"); found && strings.HasPrefix(data, "man/") {
+				if data, found := strings.CutPrefix(f.path, "usr/share/"); found && !strings.HasPrefix(f.path, documents) {
 					files = append(files, entry{name + ".data/data/share/" + data, f.mode, f.data})
 				}
 				if license, found := strings.CutPrefix(f.path, documents); found && !strings.HasSuffix(license, ".md") {
@@ -34,6 +47,23 @@ func wheel(t target) pack {
 			return writeZip(append(files, record(name+".dist-info/RECORD", files)), r)
 		},
 	}
+}
+
+// packageFiles are the modules of the Python package.
+func packageFiles() ([]entry, error) {
+	var out []entry
+	names, err := fs.Glob(pythonPackage, "python/gputrace/*")
+	if err != nil {
+		return nil, fmt.Errorf("list the Python package: %w", err)
+	}
+	for _, name := range names {
+		b, err := pythonPackage.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the Python package: %w", err)
+		}
+		out = append(out, entry{strings.TrimPrefix(name, "python/"), 0o644, b})
+	}
+	return out, nil
 }
 
 // platformTag says where a wheel can be installed. A static program runs on any Linux that Python supports; Go 1.26 needs macOS 12.
@@ -56,15 +86,50 @@ func metadata(r release, t target, folder string, shared []entry) []entry {
 			readme = f.data
 		}
 	}
-	about := fmt.Sprintf("Metadata-Version: 2.4\nName: gputrace\nVersion: %s\nSummary: %s\nLicense-Expression: %s\n"+
-		"License-File: LICENSE\nLicense-File: GPL-2.0-only.txt\nLicense-File: BSD-2-Clause.txt\n"+
-		"Requires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\n%s", r.python(), summary, license, readme)
+	about := fmt.Sprintf("Metadata-Version: 2.4\nName: gputrace\nVersion: %s\nSummary: %s\nAuthor: The gputrace authors\nLicense-Expression: %s\n"+
+		"License-File: LICENSE\nLicense-File: GPL-2.0-only.txt\nLicense-File: BSD-2-Clause.txt\n%s"+
+		"Requires-Python: >=3.8\nProvides-Extra: pandas\nRequires-Dist: pyarrow; extra == 'pandas'\nRequires-Dist: pandas; extra == 'pandas'\n"+
+		"Description-Content-Type: text/markdown\n\n%s", r.python(), summary, license, indexFields(), absoluteLinks(string(readme), r.commit))
 	tags := ""
 	for platform := range strings.SplitSeq(platformTag(t), ".") {
 		tags += "Tag: py3-none-" + platform + "\n"
 	}
 	generated := "Wheel-Version: 1.0\nGenerator: gputrace release\nRoot-Is-Purelib: false\n" + tags
 	return []entry{{folder + "METADATA", 0o644, []byte(about)}, {folder + "WHEEL", 0o644, []byte(generated)}}
+}
+
+// repository is where the sources are; links on an index page lead there.
+const repository = "https://github.com/gputrace/gputrace"
+
+// indexFields are the fields of METADATA by which an index of packages shows and finds a project.
+func indexFields() string {
+	var b strings.Builder
+	for _, url := range [][2]string{
+		{"Source", repository}, {"Documentation", repository + "/tree/main/docs"}, {"Changelog", repository + "/blob/main/CHANGELOG.md"}, {"Issues", repository + "/issues"},
+	} {
+		fmt.Fprintf(&b, "Project-URL: %s, %s\n", url[0], url[1])
+	}
+	b.WriteString("Keywords: gpu,cuda,pytorch,memory,profiler,leak,out-of-memory,ebpf,pprof\n")
+	for _, c := range []string{
+		"Development Status :: 4 - Beta", "Environment :: Console", "Environment :: GPU :: NVIDIA CUDA", "Intended Audience :: Developers",
+		"Intended Audience :: Science/Research", "Operating System :: POSIX :: Linux", "Operating System :: MacOS", "Programming Language :: Go",
+		"Programming Language :: Python :: 3", "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Debuggers",
+		"Topic :: System :: Monitoring", "Typing :: Typed",
+	} {
+		fmt.Fprintf(&b, "Classifier: %s\n", c)
+	}
+	return b.String()
+}
+
+var (
+	pictureLink = regexp.MustCompile(`(!\[[^]]*\])\(([^):#][^):]*)\)`)
+	pageLink    = regexp.MustCompile(`([^!]\[[^]]*\])\(([^):#][^):]*)\)`)
+)
+
+// absoluteLinks makes the links of a page in the repository lead to the repository as it was at a commit.
+func absoluteLinks(page, commit string) string {
+	page = pictureLink.ReplaceAllString(page, "$1("+repository+"/raw/"+commit+"/$2)")
+	return pageLink.ReplaceAllString(page, "$1("+repository+"/blob/"+commit+"/$2)")
 }
 
 // record is the list of all files of a wheel with their digests; itself it lists without.

@@ -21,7 +21,7 @@ var completionScripts embed.FS
 func completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
-		Usage:     "print a script that completes gputrace's commands, options, formats and files in a shell",
+		Usage:     "print a completion script for bash, zsh or fish",
 		UsageText: "gputrace completion " + strings.Join(shells, "|"),
 		Action: func(c *cli.Context) error {
 			shell := c.Args().First()

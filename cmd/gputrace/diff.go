@@ -37,7 +37,7 @@ func diffCommand() *cli.Command {
 	names := compare.Names()
 	return &cli.Command{
 		Name:      "diff",
-		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
+		Usage:     "compare two recordings, snapshots, profiles or moments",
 		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by WHAT] [-f text|json|html|pprof] [--json] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
 			"is clear which is meant.\n\nMoments: " + moment.Usage + ".",

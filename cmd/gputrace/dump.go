@@ -25,7 +25,7 @@ type dumpOptions struct {
 func dumpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dump",
-		Usage:     "show where PyTorch's memory is now: every segment, block and inactive split (no probes, no pause)",
+		Usage:     "print the allocator's segments and blocks now, without probes",
 		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-holders] [-o FILE]",
 		Flags: []cli.Flag{
 			flags.PID("pid,p", "look into process `PID`"),

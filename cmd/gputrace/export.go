@@ -27,7 +27,7 @@ func exportCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:      "export",
-		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
+		Usage:     "convert a recording: pprof, HTML, Perfetto, Parquet and more",
 		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or at the peak. Figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",

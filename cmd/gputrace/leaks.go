@@ -25,7 +25,7 @@ const leaksStacks = 65536
 func leaksCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "leaks",
-		Usage:     "say whether memory grows from step to step: which line, how much, since when, who holds it",
+		Usage:     "report memory that grows from step to step, and its holder",
 		UsageText: "gputrace leaks FOLDER [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
 		Description: "Steps are found by the optimizer's or the backward pass's calls in the stacks of the recording, else by what recurs. " +
 			"Of a process, what it does now is watched for a while, and nothing is written. The exit code is 3 when something grows. " +

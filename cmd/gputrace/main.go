@@ -122,7 +122,7 @@ func newApp() *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 	}
 	app.Flags = flags.WithVerbose(app.Flags)
-	app.CustomAppHelpTemplate = helpTemplate(cli.AppHelpTemplate, "")
+	app.CustomAppHelpTemplate = helpTemplate(rootTemplate, "")
 	hideFalse(app.Flags)
 	for _, c := range app.Commands {
 		if !c.SkipFlagParsing {

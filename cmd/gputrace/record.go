@@ -65,7 +65,7 @@ const leastTrace = recording.MinSize
 func recordCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "record",
-		Usage:     "attach to a running process, record until stopped, write profiles",
+		Usage:     "attach to a running process and record until stopped",
 		UsageText: "sudo gputrace record -p PID [-d 10s] [-o FOLDER]",
 		Flags: append([]cli.Flag{
 			flags.PIDs("pid,p", "attach to process `PID`, or several, separated by commas or with -p before each"),

@@ -24,7 +24,7 @@ import (
 func reportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "report",
-		Usage: "show what a recording says: peak, live memory by line of the program, losses",
+		Usage: "show a recording: peak, live memory by line, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares the processes.\n\nMoments: " + moment.Usage + ".",

@@ -12,7 +12,7 @@ import (
 func runCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "run",
-		Usage:     "start a program, and record it and its children from their first allocation",
+		Usage:     "start a program and record it from its first allocation",
 		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
 		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
 			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule is not met.",

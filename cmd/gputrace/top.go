@@ -27,7 +27,7 @@ import (
 func topCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "top",
-		Usage:     "watch a running process: memory, who holds it, what grows; or go through a recording",
+		Usage:     "watch a process live, or step through a recording",
 		UsageText: "sudo gputrace top -p PID\ngputrace top FOLDER/trace.gputrace\nsudo gputrace top -p PID --serve SOCKET; sudo gputrace top --connect SOCKET",
 		Description: "Nothing is recorded but with -o. The job goes on when the screen is left. With --serve there is no screen: what is seen is kept " +
 			"for others to connect to, so that a lost connection to the machine loses nothing. The keys are on its screen behind ?.",

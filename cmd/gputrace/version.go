@@ -23,7 +23,7 @@ var version = thisBuild.Version
 func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "version",
-		Usage:     "show the version",
+		Usage:     "print the version",
 		UsageText: "gputrace version [--json]",
 		Flags:     []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "write JSON"}},
 		Action: func(c *cli.Context) error {

@@ -20,7 +20,7 @@ import (
 func whatIfCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "whatif",
-		Usage: "replay a recording on a smaller device, or under other settings of PyTorch's allocator",
+		Usage: "replay a recording with less memory or other settings",
 		UsageText: "gputrace whatif FOLDER/trace.gputrace [--device-memory 12GiB] [--json]\n" +
 			"gputrace whatif SMALL LARGE --batch 8,16 --device-memory 24GiB",
 		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual ones are " +

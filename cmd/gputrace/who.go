@@ -41,7 +41,7 @@ func whoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "who",
 		Aliases:   []string{"holders"},
-		Usage:     "show who holds PyTorch's memory now: the variable, module, cache or graph behind each block (no probes, no pause)",
+		Usage:     "print what holds each block now, without probes",
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
 			flags.PIDs("pid,p", "look into process `PID`, or several, separated by commas or with -p before each"),

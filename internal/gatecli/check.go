@@ -102,7 +102,7 @@ func gateFlags() []cli.Flag {
 func CheckCommand(shared *Shared) *cli.Command {
 	return &cli.Command{
 		Name:      "check",
-		Usage:     "say whether recordings keep within limits, for CI: peak, growth, leaks, out of memory, more than a baseline",
+		Usage:     "check recordings against limits, for CI",
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
 		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
 			"What each rule means is in docs/check.md.",

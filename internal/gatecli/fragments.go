@@ -17,7 +17,7 @@ import (
 func FragmentsCommand(shared *Shared) *cli.Command {
 	return &cli.Command{
 		Name:      "fragments",
-		Usage:     "show how fragmented PyTorch's allocator is at a moment, which blocks keep it so, and what would help",
+		Usage:     "show how fragmented the allocator is, and what would help",
 		UsageText: "gputrace fragments FOLDER/trace.gputrace [--at MOMENT] [--request BYTES] [--json]",
 		Description: "Fragmented is what is free between blocks in use and cannot be used by the request; without one, all of it. Of a running process, gputrace dump " +
 			"shows the same without a recording. See docs/guides/fragmentation.md.",

@@ -16,7 +16,7 @@ import (
 func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context, pid int) (string, error)) *cli.Command {
 	return &cli.Command{
 		Name:      "oom",
-		Usage:     "say why memory ran out: who asked, how much, what holds the rest, and what the reason was",
+		Usage:     "report why memory ran out, and what was in use",
 		UsageText: "gputrace oom FOLDER [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
 		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. The exit " +
 			"code is 3 when a request failed that was not survived. The rules are in docs/oom.md.",

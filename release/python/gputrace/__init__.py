@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what gputrace records, and asks it about running processes.
+
+gputrace attaches to a running GPU job from outside and accounts for every byte of its GPU memory. This package runs the program that was
+installed with it and returns what it prints, so every figure is the program's own::
+
+    import gputrace
+
+    recording = gputrace.open("result")
+    print(recording.sentence)
+    for finding in recording.findings:
+        print(finding["file"], finding["line"], finding["block_bytes_per_step"], finding["holder"])
+
+    held = gputrace.who(4242)  # a running process of yours; no root, no probes
+
+Nothing is imported that does not come with Python. allocations() needs pyarrow: ``pip install 'gputrace[pandas]'``.
+"""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from typing import Any, Dict, List, Optional
+
+__all__ = ["Error", "Recording", "open", "program", "run", "snapshot", "who"]
+
+_BAD_RESULT = 3  # exit code of commands whose answer is a finding: printed, and no error
+
+
+class Error(RuntimeError):
+    """gputrace refused or failed; the text is what it printed. ``code`` is its exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def program() -> str:
+    """Return the path of the gputrace program: $GPUTRACE, the one of this environment, or the first on PATH.
+
+    Raises FileNotFoundError if there is none.
+    """
+    named = os.environ.get("GPUTRACE")
+    if named:
+        return named
+    for scheme in {}, {"scheme": os.name + "_user"}:
+        path = os.path.join(sysconfig.get_path("scripts", **scheme), "gputrace")
+        if os.access(path, os.X_OK):
+            return path
+    found = shutil.which("gputrace")
+    if not found:
+        raise FileNotFoundError("no gputrace program beside this Python or on PATH; set GPUTRACE to its path")
+    return found
+
+
+def run(*arguments: str) -> bytes:
+    """Run gputrace with arguments and return its standard output. Raises Error if it fails."""
+    done = subprocess.run([program(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode not in (0, _BAD_RESULT):
+        raise Error(done.stderr.decode(errors="replace").strip(), done.returncode)
+    return done.stdout
+
+
+class Recording:
+    """A recording: a trace.gputrace, or the folder that ``gputrace record`` wrote it into."""
+
+    def __init__(self, path: "os.PathLike[str] | str") -> None:
+        self.path = os.fspath(path)
+        self._leaks: Optional[Dict[str, Any]] = None
+
+    def __repr__(self) -> str:
+        return "gputrace.open(%r)" % self.path
+
+    @property
+    def leaks(self) -> Dict[str, Any]:
+        """What ``gputrace leaks --json`` prints: verdict, sentence, steps and findings."""
+        if self._leaks is None:
+            self._leaks = json.loads(run("leaks", self.path, "--json"))
+        return self._leaks
+
+    @property
+    def verdict(self) -> str:
+        """growing, steady or unknown."""
+        return self.leaks["verdict"]
+
+    @property
+    def sentence(self) -> str:
+        """The first line of the first screen."""
+        return self.leaks["sentence"]
+
+    @property
+    def findings(self) -> List[Dict[str, Any]]:
+        """The lines that grow, the most bytes first: file, line, holder, block_bytes_per_step, advice and more."""
+        return self.leaks.get("findings") or []
+
+    @property
+    def out_of_memory(self) -> Dict[str, Any]:
+        """What ``gputrace oom --json`` prints: each refused request, why, and what was in use."""
+        return json.loads(run("oom", self.path, "--json"))
+
+    def blocks(self, at: str = "end", by: str = "line") -> List[Dict[str, Any]]:
+        """Return what is in use at a moment, a row for each line, function, stack, category, phase, module, op, device or holder.
+
+        Moments are those of ``gputrace report --at``: peak, end, 12.5s, step:12, oom. Numbers are ints; sizes are bytes.
+        """
+        text = run("export", self.path, "-f", "csv", "--at", at, "--by", by, "-o", "-").decode()
+        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
+
+    def allocations(self) -> Any:
+        """Return every allocation as a pyarrow.Table, as ``gputrace export -f parquet`` writes it; .to_pandas() makes a DataFrame."""
+        import pyarrow.parquet
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "allocations.parquet")
+            run("export", self.path, "-f", "parquet", "-o", file)
+            return pyarrow.parquet.read_table(file)
+
+
+def _number(text: Optional[str]) -> Any:
+    try:
+        return int(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return text
+
+
+def open(path: "os.PathLike[str] | str") -> Recording:
+    """Open a recording or the folder that has one. Raises Error if gputrace cannot read it."""
+    recording = Recording(path)
+    recording.leaks  # reads the recording: what is wrong with it is said here
+    return recording
+
+
+def who(pid: int) -> Dict[str, Any]:
+    """Return who holds the live blocks of a running process: what ``gputrace who --json`` prints."""
+    return json.loads(run("who", "-p", str(pid), "--json"))
+
+
+def snapshot(pid: int) -> Dict[str, Any]:
+    """Return the state of PyTorch's allocator in a running process: what ``gputrace dump -f json`` prints."""
+    return json.loads(run("dump", "-p", str(pid), "-f", "json"))
+
+
+def _main() -> None:
+    """Become the program: what ``python -m gputrace`` does."""
+    try:
+        path = program()
+    except FileNotFoundError as error:
+        sys.exit("gputrace: %s" % error)
+    os.execv(path, ["gputrace", *sys.argv[1:]])
