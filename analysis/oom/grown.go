@@ -22,7 +22,7 @@ const (
 	grownBlocks = 8
 	grownShare  = 2
 	grownBeyond = 10
-	graphPlaces = 3
+	graphPlaces = 2
 )
 
 // Growth is blocks of one line that were allocated since the step began in which a request failed, and are in use.

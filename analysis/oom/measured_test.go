@@ -139,8 +139,8 @@ func TestAdvice(t *testing.T) {
 		places int
 		want   string
 	}{
-		{phases.Evaluation, view.NoHolder, 2, ""},
-		{phases.Evaluation, view.NoHolder, 3, "If a graph keeps them: evaluate under torch.no_grad()"},
+		{phases.Evaluation, view.NoHolder, 1, ""},
+		{phases.Evaluation, view.NoHolder, 2, "If a graph keeps them: evaluate under torch.no_grad()"},
 		{phases.Forward, view.NoHolder, 3, ""},
 		{phases.Evaluation, "eval() local outputs[", 9, ""},
 		{phases.Evaluation, "eval() local total.grad_fn", 1, "A graph keeps them: evaluate under torch.no_grad()"},

@@ -19,6 +19,9 @@ import (
 // what did not fit.
 var ErrObjects = errors.New("objects not as expected")
 
+// ErrEnding reports an interpreter without a loaded module: Python takes them out when it ends.
+var ErrEnding = errors.New("the interpreter was ending")
+
 // Image is memory of a process that is read word by word, mostly from a copy.
 type Image interface {
 	process.Memory
@@ -144,7 +147,7 @@ func (l *objectLayout) debugWord(in13, in14 int) int {
 }
 
 // Prove checks that the objects are where this version should have them: the type of type is type, sys.modules has a
-// module builtins, and the collector's rings close. The error wraps ErrObjects.
+// module builtins, and the collector's rings close. The error wraps ErrObjects, or ErrEnding for an interpreter that has no module any more.
 func (h *Heap) Prove(img Image) error {
 	wrong := func(what string) error {
 		return fmt.Errorf("python %s: %w: %s", h.Version, ErrObjects, what)
@@ -162,13 +165,18 @@ func (h *Heap) Prove(img Image) error {
 	if !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
 		return wrong("none of the collector's lists closes")
 	}
+	ending := true
 	for e := range h.loaded(img) {
+		ending = false
 		if h.Text(img, e.Aux) != "builtins" {
 			continue
 		}
 		if t := h.TypeOf(img, e.Target); t != nil && t.kind == kindModule {
 			return nil
 		}
+	}
+	if ending {
+		return fmt.Errorf("python %s: %w", h.Version, ErrEnding)
 	}
 	return wrong("no module builtins")
 }

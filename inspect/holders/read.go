@@ -311,6 +311,9 @@ func (r *reading) python() *pyobject.Heap {
 	case errors.As(err, &unknown):
 		r.note("Python %s is not supported: holders in Python are not known", unknown.Version)
 		r.report.NoPython = fmt.Sprintf("Python %s is not supported", unknown.Version)
+	case errors.Is(err, pyobject.ErrEnding):
+		r.note("no Python to read: %v", err)
+		r.report.NoPython = "the program was ending when they were read"
 	default:
 		r.note("no Python to read: %v", err)
 		r.report.NoPython = fmt.Sprintf("the Python interpreter cannot be read: %v", err)
