@@ -23,6 +23,7 @@ type Evidence struct {
 	Together Signs  // of all that grows beside it and has no other variable that holds it
 	Nodes    bool   // nodes of autograd save most of it, and no variable is known that leads to them
 	Calls    bool   // it is a call of a module, most of whose blocks stay
+	Longer   bool  // its blocks do not become more: each is replaced by a longer one
 	Block    float64
 	Phase    phases.Phase // in which it is allocated; empty: not known
 	UsualEnd phases.Phase // in which blocks of the same sites are freed as a rule; empty: not known, or the same
@@ -38,10 +39,13 @@ type Rule struct {
 	Says  func(e *Evidence) string
 }
 
+// longer is the name of the only rule of memory that grows by longer blocks: the others say why there are more.
+const longer = "longer"
+
 // Of is the advice of the first rule whose proof is there; nil: there is none.
 func Of(e *Evidence) *Rule {
 	for i := range rules {
-		if rules[i].Needs(e) {
+		if (rules[i].Name == longer) == e.Longer && rules[i].Needs(e) {
 			return &rules[i]
 		}
 	}
@@ -67,6 +71,7 @@ const (
 
 // rules are the patterns: a rule comes before those that hold of its pattern too, but say less.
 var rules = []Rule{
+	{longer, func(e *Evidence) bool { return e.torch() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
 	{"autocast", isAutocast, constant("autocast keeps its copy of every weight until the outermost context ends: leave the context after each step")},
 	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
@@ -124,6 +129,14 @@ func sayCycle(e *Evidence) string {
 
 // longestCycle is the most of a cycle that a sentence has room for, runes.
 const longestCycle = 70
+
+func sayLonger(e *Evidence) string {
+	const again = " again and again: keep only the part that is needed"
+	if varies(e.Holder) {
+		return "tensors of " + variable(e) + " are replaced by longer ones" + again
+	}
+	return variable(e) + " is replaced by a longer tensor" + again
+}
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
 

@@ -20,6 +20,15 @@ var proofs = map[string]struct {
 	says string
 	not  map[string]Evidence
 }{
+	"longer": {
+		is:   Evidence{Holder: "store['memory'].keys[0..3]", Signs: Python, Longer: true},
+		says: "tensors of store['memory'].keys are replaced by longer ones again and again",
+		not: map[string]Evidence{
+			"more blocks":     {Holder: "store['memory'].keys[0..3]", Signs: Python},
+			"no variable":     {Holder: "C++ AddBackward0 …", Signs: Python, Longer: true},
+			"of another kind": {Layer: event.LayerDevice, Holder: "x", Signs: Python, Longer: true},
+		},
+	},
 	"pinned": {
 		is:   Evidence{Layer: event.LayerHost, Signs: Python},
 		says: "pin one buffer",
