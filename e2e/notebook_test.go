@@ -5,6 +5,9 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -63,4 +66,28 @@ func firstLines(t *testing.T, path string) string {
 	require.NoError(t, err)
 	lines := strings.Split(string(out), "\n")
 	return strings.Join(strings.Fields(strings.Join(lines[:min(10, len(lines))], " ")), " ")
+}
+
+// TestMagics: %gputrace shows what holds the memory of the kernel itself, %%gputrace what a cell kept and let go of.
+func TestMagics(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.Command(filepath.Join(env.testdata, "run"), workload("magics.py"))
+	cmd.Env = append(os.Environ(), "GPUTRACE="+env.binary, "IPYTHONDIR="+dir,
+		"PYTHONPATH="+filepath.Join(env.testdata, "..", "release", "python")+":"+installed(t, "ipykernel==7.4.0"))
+	var talk bytes.Buffer
+	cmd.Stderr = &talk
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s%s", out, talk.String())
+	var cells []struct{ Printed, HTML string }
+	for line := range strings.Lines(string(out)) {
+		cells = append(cells, struct{ Printed, HTML string }{})
+		require.NoError(t, json.Unmarshal([]byte(line), &cells[len(cells)-1]), line)
+	}
+	require.Len(t, cells, 6)
+	require.Contains(t, cells[1].Printed, "0 B of GPU memory are in use", "before PyTorch used the device")
+	require.Regexp(t, `this cell changed the GPU memory in use by \+8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +\+8\.0 MiB +\+8\n$`, cells[3].Printed)
+	require.Regexp(t, `by -8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +-8\.0 MiB +-8\n$`, cells[4].Printed)
+	require.Regexp(t, `1\.0 MiB of GPU memory are in use\n.*\nmodel\.\* +parameters +1\.0 MiB +2\n$`, cells[5].Printed)
+	require.Contains(t, cells[5].HTML, "<code>model.*</code></td><td style='text-align:left'>parameters</td><td>1.0 MiB</td><td>2</td>")
 }

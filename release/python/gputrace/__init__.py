@@ -145,6 +145,13 @@ def snapshot(pid: int) -> Dict[str, Any]:
     return json.loads(run("dump", "-p", str(pid), "-f", "json"))
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Register %gputrace and %%gputrace: what ``%load_ext gputrace`` calls."""
+    from gputrace import notebook
+
+    notebook.load(shell)
+
+
 def _main() -> None:
     """Become the program: what ``python -m gputrace`` does."""
     try:
