@@ -43,6 +43,10 @@ type Runtime struct {
 	// Eval are the addresses of the eval loop in the process, with the parts that the compiler split off it. Empty when the
 	// layout does without: for all but EntryCode.
 	Eval []Range
+	// Others are the interpreters of the process that are not read: stacks of their threads lack their Python frames.
+	Others []Other
+	// Bound: PyTorch's library for Python was there, and refers to this interpreter.
+	Bound bool
 
 	layout *layout
 	getter uint64 // address of stateGetter; 0: it is not named, or not needed
@@ -62,13 +66,15 @@ const (
 )
 
 // Find finds the interpreter of a process and proves its layout: against what its types say of themselves, and against the
-// live threads. Errors: ErrNoPython, ErrNotReady, *UnknownVersionError, *LayoutError, and those of package process.
+// live threads. Of several it takes the one that PyTorch is bound to, else the first that runs. Errors: ErrNoPython,
+// ErrNotReady, *UnknownVersionError, *LayoutError, and those of package process.
 func Find(p *process.Process) (*Runtime, error) {
-	found, err := locate(p)
+	all, err := locateAll(p)
 	if err != nil {
 		return nil, err
 	}
-	defer found.file.close()
+	defer closeAll(all)
+	found := choose(p, all)
 	r, err := newRuntime(p, found)
 	if err == nil && r.Descriptor.Entry == EntryCode {
 		r.Eval, err = found.evalRanges(p)
@@ -76,6 +82,7 @@ func Find(p *process.Process) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.mapping.Path, err)
 	}
+	r.Others, r.Bound = others(p, all, found), found.bound
 	return r, nil
 }
 

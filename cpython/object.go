@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/process"
@@ -35,32 +33,7 @@ type located struct {
 	file    *object
 	bias    uint64 // address in the process minus link-time address
 	runtime uint64 // address of _PyRuntime in the process
-}
-
-// locate opens the first file with an executable mapping that defines _PyRuntime. File names only decide the order.
-func locate(p *process.Process) (*located, error) {
-	maps, err := p.Maps()
-	if err != nil {
-		return nil, err
-	}
-	exe, _ := p.Exe()
-	candidates := executables(maps)
-	slices.SortStableFunc(candidates, func(a, b process.Mapping) int { return unlikely(&a, exe) - unlikely(&b, exe) })
-	var unreadable error
-	for i := range candidates {
-		found, err := locateIn(p, &candidates[i])
-		if found != nil {
-			return found, nil
-		}
-		if errors.Is(err, process.ErrPermission) {
-			unreadable = err
-		}
-	}
-	// A file that is no ELF is no interpreter; one that may not be opened could be.
-	if unreadable != nil {
-		return nil, fmt.Errorf("find python of pid %d: %w", p.PID, unreadable)
-	}
-	return nil, fmt.Errorf("find python of pid %d: %w: none of %d mapped files defines _PyRuntime", p.PID, ErrNoPython, len(candidates))
+	bound   bool   // PyTorch's references lead to it
 }
 
 // executables keeps the first executable mapping of every file.
@@ -82,6 +55,9 @@ func executables(maps []process.Mapping) []process.Mapping {
 	return out
 }
 
+// nameless is what unlikely returns for a file whose name does not tell of Python.
+const nameless = 3
+
 func unlikely(m *process.Mapping, exe string) int {
 	switch {
 	case strings.Contains(m.Base(), "libpython"):
@@ -91,7 +67,7 @@ func unlikely(m *process.Mapping, exe string) int {
 	case m.Path == exe:
 		return 2
 	default:
-		return 3
+		return nameless
 	}
 }
 

@@ -49,6 +49,20 @@ func (r *Runtime) Threads(mem process.Memory) ([]Thread, error) {
 	return out, nil
 }
 
+// Interpreters counts the interpreters of the runtime: the main one and those that a program has made beside it. 0: they
+// cannot be read.
+func (r *Runtime) Interpreters(mem process.Memory) int {
+	n := 0
+	for at := r.Address + uint64(r.layout.runtimeInterpreters); n <= maxInterpreters; n++ {
+		interp, err := process.Uint64(mem, at)
+		if err != nil || interp == 0 {
+			break
+		}
+		at = interp + uint64(r.layout.interpNext)
+	}
+	return n
+}
+
 // threadsOf appends the thread states of one interpreter. Each must belong to it and point back at the one before.
 func (r *Runtime) threadsOf(mem process.Memory, interp uint64, out []Thread) ([]Thread, error) {
 	state, err := process.Uint64(mem, interp+uint64(r.layout.interpThreads))

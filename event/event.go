@@ -234,6 +234,9 @@ type Frame struct {
 	Inlined bool
 }
 
+// Unread reports whether a Python frame could not be read: its file and its function both say why.
+func (f *Frame) Unread() bool { return f.Kind == FramePython && f.Func != "" && f.Func == f.File }
+
 // Label is a name for people: the frame's function, or "lib+0xoffset", or the bare address.
 func (f *Frame) Label() string {
 	switch {

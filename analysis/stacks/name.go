@@ -135,6 +135,9 @@ func FrameName(f *event.Frame) string {
 	if f.Kind != event.FramePython {
 		return f.Label()
 	}
+	if f.Unread() {
+		return f.Func
+	}
 	return fmt.Sprintf("%s %s", Position(f), f.Func)
 }
 

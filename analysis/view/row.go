@@ -68,7 +68,7 @@ type Call struct {
 
 // Text is "gpt.py:38 Block.forward", or the native symbol.
 func (c *Call) Text() string {
-	if c.Func == "" {
+	if c.Func == "" || c.Func == c.Name {
 		return c.Name
 	}
 	return c.Name + " " + c.Func
@@ -98,7 +98,7 @@ func (v *View) RowsOf(m Measure) []Row {
 // row is the line of a sample, with what that calls.
 func (v *View) row(p *Sample) Row {
 	out := Row{Name: p.Name, Bytes: p.Bytes, Blocks: p.Objects}
-	if s := p.Site; s != nil && s.isPython() {
+	if s := p.Site; s != nil && s.isPython() && !s.Own.Unread() {
 		out.Func, out.File, out.Line = s.Own.Func, s.Own.File, max(0, s.Own.Line)
 		if out.Name = stacks.Position(s.Own); s.Backward {
 			out.Name = stacks.BackwardOf + " " + out.Name

@@ -148,7 +148,7 @@ func (t *Trace) BlockLabels(b *heap.Block) []Label {
 // frameLabel names a frame with its place: lines of one function are different.
 func frameLabel(f *event.Frame) string {
 	name := f.Label()
-	if f.Kind == event.FramePython {
+	if f.Kind == event.FramePython && !f.Unread() {
 		if name = f.Func; name == "" {
 			name = noName
 		}

@@ -51,7 +51,10 @@ type stackTable struct {
 	limit int // of byID
 	// fileName is how a person knows the file of a code object that was read just now.
 	fileName func(file string) string
-	over     uint64 // events with a stack that came when there were so many
+	// python and memory are those of the last stack; python is nil while the interpreter is not known.
+	python *cpython.Runtime
+	memory process.Memory
+	over   uint64 // events with a stack that came when there were so many
 
 	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
@@ -103,6 +106,7 @@ func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem
 	if _, ok := t.byID[id]; ok || t.full() {
 		return
 	}
+	t.python, t.memory = py, mem
 	s := &rawStack{status: event.StackStatus(r.status)}
 	for i := 0; i < len(r.words); i++ {
 		word := r.words[i]
@@ -150,6 +154,9 @@ const (
 	unreadFreed   = "<changed before it was read>" // the program freed it, or put something else there
 	unreadRefused = "<not permitted to be read>"
 	unreadUnknown = "<of an interpreter that is not known>"
+	unreadOther   = "<line not known: another Python ran it, %s>"
+	unreadSub     = "<line not known: a sub-interpreter ran it>"
+	unreadLost    = "<line not known: no Python frame was found>"
 )
 
 // code finds a code object; one whose record was lost is read now. nil: it could not be read, and why.
@@ -203,6 +210,7 @@ func (t *stackTable) stack(id event.StackID) *event.Stack {
 		return nil
 	}
 	if s.named == nil {
+		t.settle(s)
 		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, reachesEnd(s.status))}
 		s.frames = nil
 	}
