@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -19,7 +21,25 @@ type Other struct {
 	Threads int    // thread states; 0: it was not started, or is not laid out as known
 }
 
-func (o *Other) String() string { return fmt.Sprintf("Python %s (%s)", o.Version, o.Module) }
+// Beside lists for people whose lines are not known: other interpreters that run, and to 3.11 sub-interpreters, whose frames a
+// thread does not name as its own. Empty: no one's.
+func (r *Runtime) Beside(mem process.Memory) string {
+	var out []string
+	for i := range r.Others {
+		if o := &r.Others[i]; o.Threads > 0 {
+			out = append(out, fmt.Sprintf("Python %s (%s)", o.Version, path.Base(o.Module)))
+		}
+	}
+	const follows = 12 // the first minor version in which a thread's own state is that of the interpreter it runs
+	switch n := r.Interpreters(mem) - 1; {
+	case r.Version.Minor >= follows || n < 1:
+	case n == 1:
+		out = append(out, "a sub-interpreter")
+	default:
+		out = append(out, fmt.Sprintf("%d sub-interpreters", n))
+	}
+	return strings.Join(out, " and ")
+}
 
 // torchBinding is the library of PyTorch that is written against Python: the interpreter that its references lead to is
 // the one whose objects PyTorch makes.

@@ -56,6 +56,11 @@ func TestTwoPythons(t *testing.T) {
 			require.Len(t, r.Others, 1)
 			assert.Equal(t, c.other, r.Others[0].Version.String())
 			assert.Equal(t, c.others, r.Others[0].Threads)
+			beside := ""
+			if c.others > 0 {
+				beside = fmt.Sprintf("Python %s (libpython%s.so.1.0)", c.other, c.other[:len("3.12")])
+			}
+			assert.Equal(t, beside, r.Beside(p))
 			i, err := FindInterpreter(p)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, i.Version.String())

@@ -77,6 +77,8 @@ func TestSubinterpreters(t *testing.T) {
 			interpreters[th.Interp] = true
 		}
 		assert.Len(t, interpreters, row.want, row.version)
+		assert.Equal(t, 3, r.Interpreters(p), row.version)
+		assert.Equal(t, r.Version.Minor < 12, r.Beside(p) == "2 sub-interpreters", row.version)
 		if key := r.key(p); key >= 0 {
 			assert.Equal(t, int64(tcbKeys+tsdSize*key+tsdData), r.Descriptor.TLSOffset)
 		}

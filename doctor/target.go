@@ -306,6 +306,9 @@ func checkPython(p *process.Process) Check {
 		return c
 	}
 	c.Says = r.Version.String() + ", its frames can be walked"
+	if beside := r.Beside(p); beside != "" {
+		c.Says += "; lines of " + beside + " in the same process are not known"
+	}
 	return c
 }
 

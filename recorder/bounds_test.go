@@ -210,6 +210,8 @@ func TestFoundLines(t *testing.T) {
 	require.Equal(t, "driver 570", f.DriverLine("570"))
 	f = &Found{Python: "3.11", PyTorch: "2.8", Driver: "libcuda.so.570"}
 	require.Equal(t, "Python 3.11", f.PythonLine())
+	f.Beside = "2 sub-interpreters"
+	require.Equal(t, "Python 3.11 (lines of 2 sub-interpreters in the same process are not known)", f.PythonLine())
 	require.Equal(t, "PyTorch 2.8", f.TorchLine())
 	require.Equal(t, "driver libcuda.so.570", f.DriverLine("570"))
 	f.CUDA = "12.8"

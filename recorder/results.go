@@ -441,7 +441,10 @@ func (p *Process) writeViews(folder *output.Folder) error {
 
 // PythonLine is the interpreter for people.
 func (f *Found) PythonLine() string {
-	if f.Python != "" {
+	switch {
+	case f.Python != "" && f.Beside != "":
+		return fmt.Sprintf("Python %s (lines of %s in the same process are not known)", f.Python, f.Beside)
+	case f.Python != "":
 		return "Python " + f.Python
 	}
 	if f.NoPython {

@@ -169,6 +169,7 @@ type Found struct {
 	Python     string // "3.11.7"; empty: PythonErr says why
 	PythonErr  error
 	NoPython   bool   // PythonErr is that there is none
+	Beside     string // interpreters of the process whose lines are not known, for people; empty: none
 	PyTorch    string // "2.15.0"; empty: not found
 	CUDA       string // that PyTorch was built for; empty: not known
 	Driver     string // version in the driver library's name; empty: not known

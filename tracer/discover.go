@@ -24,6 +24,7 @@ import (
 type Found struct {
 	Python     string // "3.11.7"; empty: PythonErr says why
 	PythonErr  error
+	Beside     string // interpreters of the process whose lines are not known, for people; empty: none
 	PyTorch    string // "2.15.0"; empty: not found
 	CUDA       string // that PyTorch was built for; empty: not known
 	Driver     string // version in the driver library's name; empty: not known
@@ -131,7 +132,7 @@ func (t *Target) describe(took time.Duration) Found {
 	f.Took, f.Multi, f.Probes = took, t.tracer.kernel.Multi, t.mine
 	f.Rows, f.Cached = int(t.tracer.rows.Used), t.code.Cached
 	if t.python != nil {
-		f.Python = t.python.Version.String()
+		f.Python, f.Beside = t.python.Version.String(), t.python.Beside(t.process)
 	}
 	seen := map[*mapped.File]bool{}
 	for _, r := range t.regions {
