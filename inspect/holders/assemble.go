@@ -649,12 +649,21 @@ func (a *assembly) workspaces(owners *torchlayout.Owners, bare []*Block) {
 	}
 	classes := owners.Workspaces(requested)
 	for _, b := range bare {
-		switch class := classes[b.from()]; {
-		case class != storageClass || a.now == nil && a.heap != nil:
-			a.ownedBy(b, class)
-		case a.now != nil: // the copy has all storages that are older
-			b.Category, b.Why = CategoryChanging, "allocated while it was read"
-		}
+		a.bareBlock(b, classes[b.from()])
+	}
+}
+
+// bareBlock names a block without a tensor after the class of what owns its memory. Whether Python holds a storage is only
+// known where tensors are.
+func (a *assembly) bareBlock(b *Block, class string) {
+	switch {
+	case class != storageClass:
+		a.ownedBy(b, class)
+	case !a.torch.KnowsTensors():
+	case a.now == nil && a.heap != nil:
+		a.ownedBy(b, class)
+	case a.now != nil: // the copy has all storages that are older
+		b.Category, b.Why = CategoryChanging, "allocated while it was read"
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -179,5 +181,18 @@ func TestOwnedBy(t *testing.T) {
 		require.Equal(t, want, b.Category, class)
 		require.Equal(t, want == CategoryUnknown, b.Why != "", class)
 		require.Equal(t, want != CategoryUnknown, b.Class != "", class)
+	}
+}
+
+// TestStorageWithoutLayout: a storage is not called C++'s when tensors could not be found, as of a job that replaced all of
+// them while it was copied: Python may hold it.
+func TestStorageWithoutLayout(t *testing.T) {
+	a := &assembly{reading: &reading{torch: &torchlayout.Reader{}, heap: &pyobject.Heap{}}}
+	require.False(t, a.torch.KnowsTensors())
+	for class, want := range map[string]Category{storageClass: CategoryUnknown, "cuBLAS workspace": CategoryWorkspace} {
+		b := &Block{Category: CategoryUnknown, Why: "tensors were not found"}
+		a.bareBlock(b, class)
+		require.Equal(t, want, b.Category, class)
+		require.Equal(t, want == CategoryUnknown, b.Why != "", class)
 	}
 }
