@@ -23,7 +23,7 @@ type Evidence struct {
 	Together Signs  // of all that grows beside it and has no other variable that holds it
 	Nodes    bool   // nodes of autograd save most of it, and no variable is known that leads to them
 	Calls    bool   // it is a call of a module, most of whose blocks stay
-	Longer   bool  // its blocks do not become more: each is replaced by a longer one
+	Longer   bool   // its blocks do not become more: each is replaced by a longer one
 	Block    float64
 	Phase    phases.Phase // in which it is allocated; empty: not known
 	UsualEnd phases.Phase // in which blocks of the same sites are freed as a rule; empty: not known, or the same
