@@ -85,12 +85,12 @@ class Recording:
 
     @property
     def verdict(self) -> str:
-        """growing, steady or unknown."""
+        """Whether memory grows from step to step: growing, steady or unknown. out_of_memory is apart."""
         return self.leaks["verdict"]
 
     @property
     def sentence(self) -> str:
-        """The first line of the first screen."""
+        """The verdict in a sentence, as the first screen has it if no request failed."""
         return self.leaks["sentence"]
 
     @property
