@@ -51,28 +51,6 @@ func fitHelp() {
 	}
 }
 
-// rootTemplate is the help of the program: its commands, and of the options those that most sessions need. They fit one screen; record's own help
-// has all options of an attach.
-const rootTemplate = `gputrace - {{.Usage}}
-
-USAGE:
-   sudo gputrace PID [options]     attach, record until Ctrl-C, show the verdict
-   gputrace                        list the processes that use a GPU
-   gputrace COMMAND [options]
-
-COMMANDS:{{range .VisibleCommands}}
-   {{join .Names ", "}}{{"\t"}}{{.Usage}}{{end}}
-
-OPTIONS (gputrace record --help has all of them):
-   -p PID[,PID]     attach to these processes; --children to theirs, too
-   -d TIME          stop after TIME, such as 10s
-   -o FOLDER        write into the new FOLDER (default: gputrace.PID.TIME)
-   -f FORMAT        also write FORMAT; see gputrace export --help
-   -v, --verbose    print all tables; with an error, every cause
-   --json           list the processes that use a GPU as JSON
-   --version        print the version
-`
-
 func helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",

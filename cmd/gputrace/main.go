@@ -122,7 +122,7 @@ func newApp() *cli.App {
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 	}
 	app.Flags = flags.WithVerbose(app.Flags)
-	app.CustomAppHelpTemplate = helpTemplate(rootTemplate, "")
+	app.CustomAppHelpTemplate = helpTemplate(flags.RootHelp, "")
 	hideFalse(app.Flags)
 	for _, c := range app.Commands {
 		if !c.SkipFlagParsing {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
@@ -55,22 +56,13 @@ func writeManual(w io.Writer, app *cli.App) error {
 		return fmt.Errorf("manual: %w", err)
 	}
 	page = strings.Replace(page, ".TH gputrace 1\n", fmt.Sprintf(".TH GPUTRACE 1 \"%s\" \"gputrace %s\" \"User Commands\"\n", thisBuild.Date, version), 1)
-	page = synopsis.ReplaceAllString(page, ".SH SYNOPSIS\n"+usageLines+"\n\n.SH ")
+	page = synopsis.ReplaceAllString(page, ".SH SYNOPSIS\n"+flags.Synopsis+"\n\n.SH ")
 	_, err = io.WriteString(w, hyphen.ReplaceAllString(page, `$1\-`))
 	return err
 }
 
 // synopsis is the library's: every option of the program, a line each.
 var synopsis = regexp.MustCompile(`(?s)\.SH SYNOPSIS\n.*?\n\.SH `)
-
-// usageLines take the place of the library's synopsis.
-const usageLines = ".EX\n" +
-	"gputrace\n" +
-	"sudo gputrace [record] PID [options]\n" +
-	"sudo gputrace run [options] [--] PROGRAM [arguments]\n" +
-	"gputrace COMMAND [options] [RECORDING]\n" +
-	"gputrace help [COMMAND]\n" +
-	".EE\n"
 
 // hyphen is one that the library leaves as it is: typed from the page, an option needs a minus sign, which roff writes so.
 var hyphen = regexp.MustCompile(`([^\\"0-9])-`)

@@ -274,10 +274,11 @@ func ownersText(c *oom.Case) string {
 
 // roomText says how much the device had free, if that is known.
 func roomText(c *oom.Case) string {
-	if c.Device.Type.MPS() {
-		return "the memory is shared with the processor"
-	}
 	switch {
+	case c.Device.Type.MPS() && c.Limit != event.Unknown:
+		return "of the memory that the device shares with the processor PyTorch " + watermarkText(c)
+	case c.Device.Type.MPS():
+		return "the memory is shared with the processor"
 	case c.Free != event.Unknown:
 		return fmt.Sprintf("%s of the device was free", table.Bytes(c.Free))
 	case c.Unseen > 0:
