@@ -11,9 +11,9 @@ installed with it and returns what it prints, so every figure is the program's o
     for finding in recording.findings:
         print(finding["file"], finding["line"], finding["block_bytes_per_step"], finding["holder"])
 
-    held = gputrace.who(4242)  # a running process of yours; no root, no probes
+    held = gputrace.who(4242)  # a running process of yours; without probes
 
-Nothing is imported that does not come with Python. allocations() needs pyarrow: ``pip install 'gputrace[pandas]'``.
+Only allocations() imports something that does not come with Python. It needs pyarrow: ``pip install 'gputrace[pandas]'``.
 """
 
 import csv
@@ -85,7 +85,7 @@ class Recording:
 
     @property
     def verdict(self) -> str:
-        """Whether memory grows from step to step: growing, steady or unknown. out_of_memory is apart."""
+        """growing, steady, out_of_memory or unknown."""
         return self.leaks["verdict"]
 
     @property
