@@ -66,35 +66,60 @@ type attachRun struct {
 
 var bannerReady = regexp.MustCompile(`ready in ([0-9.]+) s`)
 
-func attachOnce(e *environment, j *job, cache string, stay time.Duration) (attachRun, error) {
-	ready, folder := e.path("ready"), e.path("profiles")
-	defer os.RemoveAll(folder)
+// session is the program recording a job, its probes live.
+type session struct {
+	cmd    *exec.Cmd
+	screen bytes.Buffer
+	folder string // of its results
+}
+
+// startSession starts the program on a job, and waits until its probes are live.
+func startSession(e *environment, j *job, cache string, options ...string) (*session, error) {
+	ready := e.unique("ready")
 	defer os.Remove(ready)
-	var screen bytes.Buffer
-	cmd := exec.Command(e.gputrace, "-p", strconv.Itoa(j.target.PID), "-o", folder, "--ready-file", ready, "--cache-dir", cache)
-	cmd.Stderr = &screen
-	begin := time.Now()
-	if err := cmd.Start(); err != nil {
-		return attachRun{}, fmt.Errorf("start gputrace: %w", err)
+	s := &session{folder: e.unique("profiles")}
+	args := []string{"record", "-p", strconv.Itoa(j.target.PID), "-o", s.folder, "--ready-file", ready, "--cache-dir", cache}
+	s.cmd = exec.Command(e.gputrace, append(args, options...)...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.screen, &s.screen
+	s.cmd.Env = append(os.Environ(), "COLUMNS=120")
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start gputrace: %w", err)
 	}
-	var out attachRun
 	if err := waitForFile(ready, time.Minute); err != nil {
-		_ = cmd.Process.Kill()
-		return out, errors.Join(err, cmd.Wait(), errors.New(screen.String()))
+		_ = s.cmd.Process.Kill()
+		return nil, errors.Join(err, s.cmd.Wait(), errors.New(s.screen.String()))
 	}
-	out.ready = time.Since(begin).Seconds()
+	return s, nil
+}
+
+// stop ends the session as Ctrl-C does, and waits until its files are written.
+func (s *session) stop() error {
+	_ = s.cmd.Process.Signal(os.Interrupt)
+	if err := s.cmd.Wait(); err != nil {
+		return fmt.Errorf("gputrace: %w\n%s", err, s.screen.String())
+	}
+	return nil
+}
+
+func attachOnce(e *environment, j *job, cache string, stay time.Duration) (attachRun, error) {
+	begin := time.Now()
+	s, err := startSession(e, j, cache)
+	if err != nil {
+		return attachRun{}, err
+	}
+	defer os.RemoveAll(s.folder)
+	out := attachRun{ready: time.Since(begin).Seconds()}
 	time.Sleep(stay)
-	out.own, out.memory = resident(cmd.Process.Pid, "RssAnon:"), resident(cmd.Process.Pid, "VmHWM:")
+	out.own, out.memory = resident(s.cmd.Process.Pid, "RssAnon:"), resident(s.cmd.Process.Pid, "VmHWM:")
 	end := time.Now()
-	_ = cmd.Process.Signal(os.Interrupt)
-	err := cmd.Wait()
+	err = s.stop()
 	out.ending = time.Since(end).Seconds()
 	if err != nil && stay > 0 { // without any event an interrupted run is no success
-		return out, fmt.Errorf("gputrace: %w\n%s", err, screen.String())
+		return out, err
 	}
-	m := bannerReady.FindSubmatch(screen.Bytes())
+	m := bannerReady.FindSubmatch(s.screen.Bytes())
 	if m == nil {
-		return out, fmt.Errorf("no banner in %q", screen.String())
+		return out, fmt.Errorf("no banner in %q", s.screen.String())
 	}
 	out.banner, err = strconv.ParseFloat(string(m[1]), 64)
 	return out, err

@@ -104,10 +104,7 @@ func coresTimes(results []result, w io.Writer) {
 		"ns by the kernel's clock", "lost"}}
 	for i := range results {
 		r := &results[i]
-		perRun := map[string]float64{}
-		for _, c := range r.clocks {
-			perRun[c.mode] = c.perRun()
-		}
+		perRun := r.perRun()
 		t.row(strconv.Itoa(r.workload.threads), r.of(empty, rate).text("%.2f"), r.of(traced, rate).text("%.2f"),
 			r.of(empty, perHit).text("%.2f"), r.beyond(traced, empty).text("%.2f"), r.dearer(traced, empty).text("%.2f"),
 			fmt.Sprintf("%.0f", perRun[traced]-perRun[empty]),

@@ -5,7 +5,6 @@
 package measure
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -94,6 +92,9 @@ func newGPU(o *GPUOptions, out io.Writer) (*gpu, error) {
 
 func (g *gpu) close() { g.env.close() }
 
+// left is the time in which something can begin.
+func (g *gpu) left() time.Duration { return g.options.Limit - time.Since(g.started) }
+
 func (g *gpu) write(format string, args ...any) { fmt.Fprintf(g.out, format, args...) }
 
 // machine names the processor, the GPU and PyTorch.
@@ -149,7 +150,7 @@ func (g *gpu) steps() error {
 		"gputrace, µs a hit", "ns of a run, empty and gputrace's", "events, lost"}}.printHead(g.out)
 	var failed error
 	for _, j := range waiting {
-		if left := g.options.Limit - time.Since(g.started); left < 30*time.Second {
+		if left := g.left(); left < 30*time.Second {
 			table{{j.title, fmt.Sprintf("not run: %.0f s left", left.Seconds())}}.printRows(g.out)
 			continue
 		}
@@ -163,7 +164,8 @@ func (g *gpu) steps() error {
 	g.write("\n")
 	for _, j := range waiting {
 		if j.screen != "" {
-			g.write("The last screen of %s:\n\n```text\n%s\n```\n\n", j.title, strings.TrimSpace(finalScreen(j.screen)))
+			banner := lineOf(j.screen, "gputrace") // says how memory is read
+			g.write("The last screen of %s:\n\n```text\ngputrace %s\n%s\n```\n\n", j.title, banner, strings.TrimSpace(finalScreen(j.screen)))
 		}
 	}
 	return failed
@@ -185,13 +187,10 @@ func (g *gpu) start(i int) *gpuJob {
 	spec := &gpuJobs[i]
 	j := &gpuJob{gpu: g, title: spec.title, native: spec.native, goes: g.env.unique("go"), counts: g.env.unique("counters")}
 	history := g.env.unique("switch")
-	if err := os.WriteFile(history, []byte("off"), 0o644); err != nil {
-		j.err = err
-	}
 	cmd := exec.Command(g.options.Python, g.script("jobs.py"), spec.job, "--go", j.goes, "--counters", j.counts, "--switch", history)
 	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join(g.options.Root, "testdata", "workloads")+":"+os.Getenv("PYTHONPATH")), spec.env...)
 	j.job = &job{cmd: cmd, parse: new(stepParser).parse, switchFile: history}
-	j.err = errors.Join(j.err, j.begin())
+	j.err = errors.Join(j.turnRecorder("off"), j.begin())
 	return j
 }
 
@@ -220,7 +219,7 @@ func (j *gpuJob) measureSteps() ([]string, error) {
 		r.rounds = append(r.rounds, figures)
 	}
 	// By the kernel's clock the tracer of this process is measured: the kernel tells of the programs that a process holds itself.
-	w.modes = []mode{modes[0], modes[1], modes[2]}
+	w.modes = modes[:3]
 	if r.clocks, err = s.clockPrograms(w, j.options.Options); err != nil {
 		return nil, err
 	}
@@ -229,13 +228,10 @@ func (j *gpuJob) measureSteps() ([]string, error) {
 }
 
 func (j *gpuJob) row(r *result) []string {
-	perRun := map[string]float64{}
-	for _, c := range r.clocks {
-		perRun[c.mode] = c.perRun()
-	}
+	perRun := r.perRun()
 	return []string{
 		j.title, r.of(untraced, func(f figure) float64 { return f.ns / 1e6 }).text("%.2f"),
-		fmt.Sprintf("%.0f", r.of(untraced, func(f figure) float64 { return f.hits }).median()),
+		fmt.Sprintf("%.0f", r.hits()),
 		r.of(empty, slowdown).text("%.3f"), r.of(recordName, slowdown).text("%.3f"), r.of(recorderPython, slowdown).text("%.3f"),
 		r.of(recorderAll, slowdown).text("%.3f"), price(r, empty), price(r, recordName),
 		fmt.Sprintf("%.0f, %.0f", perRun[empty], perRun[traced]), fmt.Sprintf("%d, %d", j.events, j.lost),
@@ -244,7 +240,7 @@ func (j *gpuJob) row(r *result) []string {
 
 // price of a hit in µs, where the allocator counts its events.
 func price(r *result, mode string) string {
-	if r.of(untraced, func(f figure) float64 { return f.hits }).median() == 0 {
+	if r.hits() == 0 {
 		return "-"
 	}
 	return r.of(mode, perHit).text("%.2f")
@@ -262,27 +258,19 @@ func (j *gpuJob) modes() []mode {
 }
 
 // record has the program itself record until the window is over.
-func (j *gpuJob) record(s *subject) (func() error, error) {
-	ready, folder := j.env.unique("ready"), j.env.unique("recording")
-	var screen bytes.Buffer
-	cmd := exec.Command(j.env.gputrace, "record", "-p", strconv.Itoa(j.target.PID), "-o", folder, "-f", "none", "--ready-file", ready, "--cache-dir", j.env.cache)
-	cmd.Stderr, cmd.Stdout, cmd.Env = &screen, &screen, append(os.Environ(), "COLUMNS=120")
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start gputrace: %w", err)
+func (j *gpuJob) record(*subject) (func() error, error) {
+	session, err := startSession(j.env, j.job, j.env.cache, "-f", "none")
+	if err != nil {
+		return nil, err
 	}
-	off := func() error {
-		_ = cmd.Process.Signal(os.Interrupt)
-		err := cmd.Wait()
-		defer os.RemoveAll(folder)
-		if err != nil {
-			return fmt.Errorf("gputrace: %w\n%s", err, screen.String())
+	return func() error {
+		defer os.RemoveAll(session.folder)
+		if err := session.stop(); err != nil {
+			return err
 		}
-		events, lost, err := eventsOf(screen.String())
-		j.screen, j.events, j.lost = screen.String(), j.events+events, j.lost+lost
+		j.screen = session.screen.String()
+		events, lost, err := eventsOf(j.screen)
+		j.events, j.lost = j.events+events, j.lost+lost
 		return err
-	}
-	if err := waitForFile(ready, time.Minute); err != nil {
-		return nil, errors.Join(err, off(), errors.New(screen.String()))
-	}
-	return off, nil
+	}, nil
 }

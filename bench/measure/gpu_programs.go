@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,13 +46,20 @@ type gpuRun struct {
 func (g *gpu) compare() error {
 	g.write("Each program ran under `gputrace run`, up to four at once, and printed its framework's own counters at its end. Where they are PyTorch's, each key that `gputrace summary` " +
 		"has too is compared: requests and bytes asked for, the peaks of what is allocated and reserved.\n\n")
+	g.inGroups(gpuPrograms, nil)
+	return g.sharing()
+}
+
+// inGroups runs groups of programs one after the other, as far as there is time, and writes a row for each program and then their screens.
+func (g *gpu) inGroups(groups [][]string, env []string) {
 	table{{"program", "events, lost", "keys equal", "what differs: the program's, gputrace's"}}.printHead(g.out)
 	var all []gpuRun
-	for _, group := range gpuPrograms {
-		if left := g.options.Limit - time.Since(g.started); left < 30*time.Second {
-			break
+	for _, group := range groups {
+		if g.left() < 30*time.Second {
+			table{{strings.Join(group, ", "), "not run: no time was left"}}.printRows(g.out)
+			continue
 		}
-		for _, r := range g.together(group) {
+		for _, r := range g.together(group, env) {
 			table{r.row()}.printRows(g.out)
 			all = append(all, r)
 		}
@@ -60,11 +68,10 @@ func (g *gpu) compare() error {
 	for i := range all {
 		g.screen(&all[i])
 	}
-	return g.sharing()
 }
 
 // together runs programs at once.
-func (g *gpu) together(names []string) []gpuRun {
+func (g *gpu) together(names, env []string) []gpuRun {
 	out := make([]gpuRun, len(names))
 	var wait sync.WaitGroup
 	folders := make([]string, len(names))
@@ -72,7 +79,7 @@ func (g *gpu) together(names []string) []gpuRun {
 		folders[i] = g.env.unique("recording")
 	}
 	for i, name := range names {
-		wait.Go(func() { out[i] = g.run(name, folders[i], nil) })
+		wait.Go(func() { out[i] = g.run(name, folders[i], env) })
 	}
 	wait.Wait()
 	return out
@@ -101,7 +108,7 @@ func (g *gpu) run(name, folder string, env []string) gpuRun {
 	return out
 }
 
-// summary is what gputrace summary says of the first device of a recording with PyTorch's counters; empty without.
+// summary is what gputrace summary prints of the recording's device with the most requests to PyTorch; empty without one.
 func (g *gpu) summary(folder string) (map[string]uint64, error) {
 	var s struct {
 		Devices []struct {
@@ -133,7 +140,7 @@ func (r *gpuRun) row() []string {
 		return []string{r.name, "failed: " + strings.ReplaceAll(r.err.Error(), "\n", " ")}
 	}
 	equal, both, differ := 0, 0, []string{}
-	for _, key := range slices.Sorted(keysOf(r.truth)) {
+	for _, key := range slices.Sorted(maps.Keys(r.truth)) {
 		said, ok := r.said[key]
 		if !ok {
 			continue
@@ -150,16 +157,6 @@ func (r *gpuRun) row() []string {
 		keys = "its own: " + strings.TrimSpace(lineOf(r.printed, "TRUTH"))
 	}
 	return []string{r.name, fmt.Sprintf("%d, %d", r.events, r.lost), keys, orDash(strings.Join(differ, "; "))}
-}
-
-func keysOf(m map[string]uint64) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
 }
 
 // screen writes what a person saw of a program, without the lines of progress.
@@ -239,7 +236,7 @@ func (g *gpu) outOfMemory() error {
 	}
 	other := exec.Command(g.options.Python, g.script("programs.py"), "holds")
 	other.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	holds := &untilWord{word: []byte("HOLDS"), seen: make(chan struct{})}
+	holds := newUntilWord("HOLDS")
 	other.Stdout = holds
 	if err := other.Start(); err != nil {
 		return errors.Join(failed, err)
@@ -257,22 +254,6 @@ func (g *gpu) outOfMemory() error {
 	r := g.run("keeps", g.env.unique("recording"), nil)
 	g.screen(&r)
 	return errors.Join(failed, r.err)
-}
-
-// untilWord waits for a word in what is written.
-type untilWord struct {
-	word []byte
-	seen chan struct{}
-	done bool
-}
-
-// Write implements io.Writer.
-func (u *untilWord) Write(b []byte) (int, error) {
-	if !u.done && bytes.Contains(b, u.word) {
-		u.done = true
-		close(u.seen)
-	}
-	return len(b), nil
 }
 
 // sharing has two programs train beside each other through MPS, where the machine has its daemon.
@@ -298,21 +279,7 @@ func (g *gpu) sharing() error {
 		_ = quit.Run()
 	}()
 	g.write("Two programs at once through MPS:\n\n")
-	table{{"program", "events, lost", "keys equal", "what differs: the program's, gputrace's"}}.printHead(g.out)
-	runs := make([]gpuRun, 2)
-	folders := []string{g.env.unique("recording"), g.env.unique("recording")}
-	var wait sync.WaitGroup
-	for i := range runs {
-		wait.Go(func() { runs[i] = g.run("trains", folders[i], env) })
-	}
-	wait.Wait()
-	for i := range runs {
-		table{runs[i].row()}.printRows(g.out)
-	}
-	g.write("\n")
-	for i := range runs {
-		g.screen(&runs[i])
-	}
+	g.inGroups([][]string{{"trains", "trains"}}, env)
 	return nil
 }
 

@@ -51,12 +51,12 @@ const startTimeout = 2 * time.Minute
 // startTraining starts a training script that runs until it is killed.
 func startTraining(e *environment, script string) (*job, error) {
 	counters, history := e.unique(script+".counters"), e.unique(script+".switch")
-	if err := os.WriteFile(history, []byte("off"), 0o644); err != nil {
-		return nil, fmt.Errorf("write the recorder's switch: %w", err)
-	}
 	run := filepath.Join(e.root, "testdata", "run")
 	cmd := exec.Command(run, e.script(script), "--steps", "0", "--counters", counters, "--switch", history)
 	j := &job{cmd: cmd, parse: new(stepParser).parse, switchFile: history}
+	if err := j.turnRecorder("off"); err != nil {
+		return nil, err
+	}
 	return j, j.start(counters)
 }
 
@@ -94,9 +94,13 @@ func (j *job) begin() error {
 
 // await waits for the program's first samples.
 func (j *job) await(samples string) error {
+	program, err := process.Open(j.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if j.file == nil {
-			if j.file, _ = os.Open(samples); j.file == nil && j.ended() { // it may not be there yet
+			if j.file, _ = os.Open(samples); j.file == nil && !program.Alive() { // it may not be there yet
 				return errors.New("the program ended before its first sample")
 			}
 			continue
@@ -110,13 +114,6 @@ func (j *job) await(samples string) error {
 		}
 	}
 	return fmt.Errorf("no sample within %s", startTimeout)
-}
-
-// ended tells that the program has ended and waits for wait(2).
-func (j *job) ended() bool {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", j.cmd.Process.Pid))
-	_, rest, _ := strings.Cut(string(b), ") ")
-	return strings.HasPrefix(rest, "Z")
 }
 
 func (j *job) identify() (err error) {

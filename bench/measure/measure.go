@@ -204,6 +204,20 @@ func (r *result) of(mode string, f func(figure) float64) series {
 	return out
 }
 
+// hits are the allocator's events of a step, the untraced job's.
+func (r *result) hits() float64 {
+	return r.of(untraced, func(f figure) float64 { return f.hits }).median()
+}
+
+// perRun is what a run of a mode's programs takes by the kernel's clock, nanoseconds by mode.
+func (r *result) perRun() map[string]float64 {
+	out := map[string]float64{}
+	for i := range r.clocks {
+		out[r.clocks[i].mode] = r.clocks[i].perRun()
+	}
+	return out
+}
+
 // beyond is what a hit costs in a mode beyond what it costs in another one of the same round, in microseconds of CPU time.
 func (r *result) beyond(mode, other string) series {
 	var out series

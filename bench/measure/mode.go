@@ -123,8 +123,8 @@ func (s *subject) count() (func() error, error) {
 	}
 	script := fmt.Sprintf("uprobe:%s:%s { @ = count(); }", s.probe.file, s.probe.symbol)
 	cmd := exec.Command(program, "-B", "none", "-p", fmt.Sprint(s.job.target.PID), "-e", script)
-	out := &attachWatch{attached: make(chan struct{})}
-	var complaints bytes.Buffer // it has some even when all goes well
+	out := newUntilWord("Attaching") // its first line: "Attaching 1 probe..."
+	var complaints bytes.Buffer      // it has some even when all goes well
 	cmd.Stdout, cmd.Stderr = out, &complaints
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start bpftrace: %w", err)
@@ -134,24 +134,29 @@ func (s *subject) count() (func() error, error) {
 		return cmd.Wait()
 	}
 	select {
-	case <-out.attached:
+	case <-out.seen:
 		return off, nil
 	case <-time.After(30 * time.Second):
 		return nil, errors.Join(errors.New("bpftrace did not attach"), off(), errors.New(complaints.String()))
 	}
 }
 
-// attachWatch waits for bpftrace's first line, "Attaching 1 probe...".
-type attachWatch struct {
-	attached chan struct{}
-	seen     bool
+// untilWord waits for a word in what a program prints.
+type untilWord struct {
+	word []byte
+	seen chan struct{} // closed when it was there
+	done bool
+}
+
+func newUntilWord(word string) *untilWord {
+	return &untilWord{word: []byte(word), seen: make(chan struct{})}
 }
 
 // Write implements io.Writer.
-func (w *attachWatch) Write(b []byte) (int, error) {
-	if !w.seen && bytes.Contains(b, []byte("Attaching")) {
-		w.seen = true
-		close(w.attached)
+func (u *untilWord) Write(b []byte) (int, error) {
+	if !u.done && bytes.Contains(b, u.word) {
+		u.done = true
+		close(u.seen)
 	}
 	return len(b), nil
 }

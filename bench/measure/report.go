@@ -99,7 +99,7 @@ func costs(results []result, w io.Writer) {
 	t := table{{"workload", "hits per step", "frames native + Python", "empty uprobe", "gputrace beyond it", "with stacks of frees too"}}
 	for i := range results {
 		r := &results[i]
-		t.row(r.workload.title, fmt.Sprintf("%.0f", r.of(untraced, func(f figure) float64 { return f.hits }).median()),
+		t.row(r.workload.title, fmt.Sprintf("%.0f", r.hits()),
 			fmt.Sprintf("%.0f + %.0f", r.load.native, r.load.python),
 			r.of(empty, perHit).text("%.2f"),
 			r.beyond(traced, empty).text("%.2f"),
@@ -197,9 +197,8 @@ func kernelTimes(results []result, w io.Writer) {
 	t := table{append(head, "gputrace less empty")}
 	for i := range results {
 		row := []string{results[i].workload.title}
-		perRun := map[string]float64{}
+		perRun := results[i].perRun()
 		for _, c := range results[i].clocks {
-			perRun[c.mode] = c.perRun()
 			row = append(row, fmt.Sprintf("%.0f", c.perRun()))
 		}
 		t.row(append(row, fmt.Sprintf("%.0f", perRun[traced]-perRun[empty]))...)
