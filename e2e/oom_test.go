@@ -377,7 +377,7 @@ func TestOOMExpandable(t *testing.T) {
 // TestOOMAsync: with the backend cudaMallocAsync, which reports nothing, the decision and its figures are PyTorch's own too.
 func TestOOMAsync(t *testing.T) {
 	name, settings, _ := strings.Cut(asyncOnly, "=")
-	for _, decision := range []string{"full", "leak", "absurd_request", "other_process", "outside_pytorch", "driver_error"} {
+	for _, decision := range []string{"leak", "other_process", "outside_pytorch", "driver_error"} {
 		t.Run(decision, func(t *testing.T) {
 			t.Setenv(name, settings)
 			c, p := startOOM(t, "3GiB", decision, "--linger", "1")

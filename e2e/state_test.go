@@ -220,11 +220,15 @@ func busyJobs(t *testing.T) []string {
 }
 
 // tally is what became of the maps of one job.
-type tally struct{ read, changing, unsettled, sweeps, balanced, events int }
+type tally struct {
+	read, changing, unsettled, sweeps, balanced, events int
+	compared                                            int // of those that changed: what they say is so was compared, too
+}
 
 func (a *tally) add(b tally) {
 	a.read, a.changing, a.unsettled = a.read+b.read, a.changing+b.changing, a.unsettled+b.unsettled
 	a.sweeps, a.balanced, a.events = a.sweeps+b.sweeps, a.balanced+b.balanced, a.events+b.events
+	a.compared += b.compared
 }
 
 // inRounds takes n maps, some of each of several processes: all events of one are kept until it ends.
@@ -238,7 +242,7 @@ func inRounds(t *testing.T, n int, round func(t *testing.T, name string, n int) 
 				t.Run(fmt.Sprint(left), func(t *testing.T) { all.add(round(t, name, min(left, most))) })
 			}
 			t.Logf("%+v", all)
-			require.Positive(t, all.read)
+			require.Positive(t, all.read+all.compared)
 		})
 	}
 }
@@ -326,7 +330,7 @@ func readBusy(t *testing.T, name string, n int) tally {
 	c.stop(t, p)
 	checkSeen(t, c, maps)
 	checkChanging(t, c, changing)
-	out.changing = len(changing)
+	out.changing, out.compared = len(changing), len(changing)
 	checkSweeps(t, c, sweeps)
 	out.read, out.sweeps, out.events = len(maps), len(sweeps), len(c.list)
 	return out

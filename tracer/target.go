@@ -153,11 +153,15 @@ func (t *Target) End() End { return t.end }
 // Began reports whether the process, or the program that it runs, began while it was traced.
 func (t *Target) Began() bool { return t.began }
 
-// About is what the process says of itself, and when it has ended, what it said while it ran.
+// About is what the process says of itself, and when it has ended or is about to, what it said while it ran: one that ends has given its
+// memory back a while before the kernel calls it ended.
 func (t *Target) About() *process.About {
 	kept := t.about
 	if t.process.Alive() {
-		if now := t.process.About(); t.process.Alive() {
+		if now := t.process.About(); t.process.Alive() && len(now.Cmdline) >= min(1, len(kept.Cmdline)) {
+			if len(now.Environ) == 0 {
+				now.Environ = kept.Environ
+			}
 			return now
 		}
 	}

@@ -11,8 +11,9 @@ import (
 // someElements stands for elements of containers.
 const someElements = "[…]"
 
-// Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then what
-// lies between the variable and the last attribute, then the elements of containers. It is Readable.
+// Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then which
+// elements of the last attribute they are, then those of one container before it, then what lies between the variable and the last attribute,
+// then the elements of all containers. It is Readable.
 func Fit(name string, width int) string {
 	name = Readable(name)
 	p := Parse(name)
@@ -38,6 +39,12 @@ func Fit(name string, width int) string {
 		return join(e)
 	}
 	last := lastAttribute(e)
+	if e := withoutLastIndices(e, last); fits(join(e), width) {
+		return join(e)
+	}
+	if short := withoutOneIndex(e, last, width); short != "" {
+		return short
+	}
 	if short := fitBetween(e, last, width); short != "" {
 		return short
 	}
@@ -61,6 +68,24 @@ func Fit(name string, width int) string {
 		return short
 	}
 	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
+}
+
+// withoutLastIndices leaves out which elements of the last attribute they are: they say less than an attribute before it.
+func withoutLastIndices(e []string, last int) []string {
+	if last == 0 || last+1 == len(e) {
+		return e
+	}
+	return slices.Concat(e[:last+1], []string{someElements})
+}
+
+// withoutOneIndex leaves out which elements of one container before the last attribute they are, the first one that suffices; empty: none does.
+func withoutOneIndex(e []string, last, width int) string {
+	for i := 1; i < last; i++ {
+		if short := join(e[:i]) + anyOf + strings.TrimPrefix(join(e[i+1:]), "."); e[i][0] == '[' && fits(short, width) {
+			return short
+		}
+	}
+	return ""
 }
 
 // traceback is the attribute of an exception that leads to frames.

@@ -99,7 +99,8 @@ func TestFit(t *testing.T) {
 		name,
 		"main() local trainer.callbacks[0..3].history['val', 'train'].preds[0..4999]",
 		"trainer.callbacks[0..3].history['val', 'train'].preds[0..4999]",
-		"trainer…[0..3].history['val', 'train'].preds[0..4999]",
+		"trainer.callbacks[0..3].history['val', 'train'].preds[…]",
+		"trainer.callbacks[0..3].history…preds[0..4999]",
 		"trainer…['val', 'train'].preds[0..4999]",
 		"trainer…preds[0..4999]",
 		"trainer…preds[…]",
@@ -120,6 +121,8 @@ func TestFit(t *testing.T) {
 	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))
 	require.Equal(t, "metrics…sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 31))
 	require.Equal(t, "metrics['psnr'].sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 34))
+	require.Equal(t, "server.sessions[180 keys].cache[…]", Fit("a.py:18 main() local server.sessions[180 keys].cache[0..3]", 36))
+	require.Equal(t, "server.sessions…cache[0..3]", Fit("a.py:18 main() local server.sessions[180 keys].cache[0..3]", 33))
 	kept := "a.py:1 main() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local output"
 	require.Equal(t, "failures[0..61].__traceback__…output", Fit(kept, 36))
 	require.Equal(t, "failures…__traceback__…output", Fit(kept, 32))
