@@ -157,7 +157,7 @@ func peaked(now *view.View) bool {
 func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	at := view.Selection{Detail: true}
 	if s.End != nil {
-		in.Facts = s.End.HolderFacts
+		in.Facts, in.Garbage = s.End.HolderFacts, s.End.Garbage
 	}
 	if t := in.Course.Exit; t != 0 {
 		in.When, in.Time = answer.AtExit, t

@@ -149,7 +149,7 @@ func leakOptions(in *Source) *leaks.Options {
 	if in.End == nil {
 		return o
 	}
-	o.Ended, o.Facts = hasEnded(in.End), in.End.HolderFacts
+	o.Ended, o.Facts, o.Garbage = hasEnded(in.End), in.End.HolderFacts, in.End.Garbage.Mostly()
 	if in.End.Held != nil {
 		o.HolderOf = func(b *heap.Block) string {
 			held, _ := in.Trace.Holder(b)

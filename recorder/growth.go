@@ -119,7 +119,7 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts}
+	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts, Garbage: g.process.scans.garbage.Figures().Mostly()}
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}
@@ -326,7 +326,7 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	g.keep(&event.Held{Time: g.process.heap.Totals().Time, Rows: leaks.Passing(joined)})
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
 	g.learn(joined)
-	o.Facts = g.facts
+	o.Facts, o.Garbage = g.facts, g.process.scans.garbage.Figures().Mostly()
 	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)
 	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)

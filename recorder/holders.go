@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
@@ -70,6 +71,7 @@ type holderScans struct {
 	latest  *Scan
 	highest *view.Joined // at height
 	err     error        // why there was no reading, last
+	garbage answer.GarbageReadings
 }
 
 // scanned is what one reading gave.
@@ -273,8 +275,10 @@ func (s *holderScans) join() {
 	}
 	s.latest = s.read
 	s.latest.freed = s.heap.passing.take(s.latest)
+	now := s.view()
+	joined := s.joined(now)
+	s.garbage.See(joined, now)
 	if s.peak || s.show || s.serving != nil {
-		joined := s.joined(s.view())
 		if joined.Bytes > s.height {
 			s.height, s.highest = joined.Bytes, joined
 		}

@@ -76,6 +76,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	joined := p.scans.joined(view)
 	end := p.describeEnd(p.balance(now, view), hits)
 	end.Memory.Stats = now.Stats
+	p.scans.garbage.See(joined, view)
 	if p.growth != nil {
 		end.Verdict = p.growth.conclude(joined, end)
 	}
@@ -86,6 +87,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	if p.growth != nil {
 		end.HolderFacts = p.growth.facts
 	}
+	end.Garbage = p.scans.garbage.Figures()
 	p.endFile(end, view)
 	p.failures.conclude()
 	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict, end, nil}
@@ -200,7 +202,7 @@ func (p *Process) Answer() *answer.Answer {
 		v := p.done.view
 		p.done.answer = answer.New(&answer.Input{
 			View: v, Now: v, Start: v.Snapshot.First, End: v.Snapshot.Time, Duration: p.end.Sub(p.start), Events: v.Snapshot.Events, Leaks: p.Leaks(),
-			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused, NoHolders: p.done.end.NoHolders,
+			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused, NoHolders: p.done.end.NoHolders, Garbage: p.done.end.Garbage,
 		})
 	}
 	return p.done.answer

@@ -85,6 +85,8 @@ type End struct {
 	Held *HeldBlocks `json:"held_blocks,omitempty"`
 	// HolderFacts are what readings of holders found beside their names, by name.
 	HolderFacts map[string]figures.HolderFacts `json:"holder_facts,omitempty"`
+	// Garbage is what readings of holders found that waited for Python's cycle collector; nil: none.
+	Garbage *figures.Garbage `json:"garbage,omitempty"`
 	// NoHolders says why no Python could be read, so that holders are not known; empty: one was, or it was not tried.
 	NoHolders string `json:"no_holders,omitempty"`
 	// Verdict is what the session said at its end of whether memory grows; empty: it did not look.

@@ -54,9 +54,11 @@ type Input struct {
 	// Read says of sites, by name, what held most of their blocks when holders were last read: it counts where View names nothing.
 	Read map[string]string
 	// Facts are what readings found beside the names of holders, by name; nil: nothing.
-	Facts  map[string]advice.Facts
-	Course *Course
-	Driver []figures.DriverUse // the devices, by the last reading; nil: not known
+	Facts map[string]advice.Facts
+	// Garbage is what readings found of garbage; nil: none.
+	Garbage *figures.Garbage
+	Course  *Course
+	Driver  []figures.DriverUse // the devices, by the last reading; nil: not known
 	// DriverTime is when Driver was read, CLOCK_BOOTTIME nanoseconds; 0: at the end.
 	DriverTime uint64
 	Spare      SpareInput

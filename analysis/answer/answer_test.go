@@ -59,7 +59,7 @@ func TestGrowingRows(t *testing.T) {
 		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0].weight", Bytes: 30, Blocks: 1},
 		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0..2]", Category: "parameters", Bytes: 3, Blocks: 1},
 	} {
-		g.add(&e)
+		g.add(&e, false)
 	}
 	rows, rest, total := g.rows()
 	require.EqualValues(t, 12143, total)

@@ -37,7 +37,8 @@ type grouping struct {
 	garbage map[string]int64 // bytes, by holder
 
 	claimed  map[claimKey]*leaks.Finding
-	inferred bool // of some of the garbage only the line is known
+	inferred bool         // of some of the garbage only the line is known
+	guessed  map[int]bool // entries that are garbage by their line
 }
 
 // group is the entries of a row.
@@ -48,10 +49,11 @@ type group struct {
 }
 
 func newGrouping(in *Input) *grouping {
-	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}}
+	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{}}
+	g.entries = g.split(g.entries)
 	g.claim(g.entries)
 	for i := range g.entries {
-		g.add(&g.entries[i])
+		g.add(&g.entries[i], g.guessed[i])
 	}
 	return g
 }
@@ -64,9 +66,10 @@ func site(e *view.Row) string {
 	return e.Name + " " + e.Func
 }
 
-func (g *grouping) add(e *view.Row) {
+// add adds an entry to its row. guessed: it has its holder by its line.
+func (g *grouping) add(e *view.Row, guessed bool) {
 	g.total += e.Bytes
-	key, row := g.rowOf(e)
+	key, row := g.rowOf(e, guessed)
 	at, ok := g.index[key]
 	if !ok {
 		at = len(g.groups)
@@ -92,9 +95,12 @@ func (g *grouping) add(e *view.Row) {
 var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
 
 // rowOf is the row that an entry belongs to: its key, and what is known of it.
-func (g *grouping) rowOf(e *view.Row) (string, Row) {
+func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 	row := Row{Category: phases.Category(cmp.Or(e.Category, string(phases.NoCategory)))}
 	row.Holder = knownHolder(e.Holder)
+	if guessed {
+		row.Inferred = uint64(max(0, e.Bytes))
+	}
 	if f := cmp.Or(g.finding(e, row.Holder), g.claimed[claimOf(e)]); f != nil {
 		if row.Holder == "" {
 			row.Inferred = uint64(max(0, e.Bytes))

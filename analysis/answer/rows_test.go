@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/internal/varpath"
@@ -29,7 +30,7 @@ func rowsOf(in *Input, entries ...view.Row) (rows []Row, rest []Sum, total int64
 	g := newGrouping(in)
 	g.claim(entries)
 	for i := range entries {
-		g.add(&entries[i])
+		g.add(&entries[i], g.guessed[i])
 	}
 	return g.rows()
 }
@@ -300,7 +301,7 @@ func TestLinesOfRow(t *testing.T) {
 		require.NoError(t, err)
 		g := newGrouping(&Input{View: trace.End(), Leaks: report})
 		for i := range more {
-			g.add(&more[i])
+			g.add(&more[i], false)
 		}
 		rows, _, _ := g.rows()
 		for _, r := range rows {
@@ -384,8 +385,9 @@ func TestGarbage(t *testing.T) {
 	garbageOf := func(in *Input, entries ...view.Row) *Garbage {
 		in.View = emptyView()
 		g, a := newGrouping(in), &Answer{Leaks: in.Leaks}
+		entries = g.split(entries)
 		for i := range entries {
-			g.add(&entries[i])
+			g.add(&entries[i], g.guessed[i])
 		}
 		a.Rows, a.Rest, a.Total = g.rows()
 		return a.garbageOf(g, in)
@@ -412,4 +414,76 @@ func TestGarbage(t *testing.T) {
 	require.Nil(t, garbageOf(in, old, other), "a small part")
 	old.Bytes = mib - 1
 	require.Nil(t, garbageOf(in, old), "little")
+}
+
+// TestGarbageOfLine: what is newer than the reading of a line that allocates garbage, or was freed by the end, is garbage but for what else is
+// held of the line, at the end as at a peak, and where little is left of it the reading counts that found the most.
+func TestGarbageOfLine(t *testing.T) {
+	const mib = 1 << 20
+	line := figures.GarbageLine{Site: "a.py:1", Holder: "garbage Linear.*", Bytes: 20 * mib, Kept: 4 * mib}
+	read := &figures.Garbage{Time: 5, Bytes: 20 * mib, Total: 24 * mib, Holder: "garbage Linear.*", Cycle: "Linear.hook", Lines: []figures.GarbageLine{line}}
+	newer, freed, held, older := entry(1, 30*mib), entry(1, 10*mib), entry(1, 3*mib), entry(1, 20*mib)
+	newer.Blocks, newer.Category, freed.Category, held.Category = 30, "parameters", "gradients", "parameters"
+	freed.Holder, held.Holder, older.Holder = view.HolderFreed, "net", "garbage Linear.*"
+	other := entry(2, 5*mib)
+	answerOf := func(in *Input, entries ...view.Row) (*Garbage, []Row) {
+		in.View = emptyView()
+		g, a := newGrouping(in), &Answer{}
+		entries = g.split(entries)
+		for i := range entries {
+			g.add(&entries[i], g.guessed[i])
+		}
+		a.Rows, a.Rest, a.Total = g.rows()
+		return a.garbageOf(g, in), a.Rows
+	}
+	for _, when := range []When{AtEnd, AtPeak, AtExit} {
+		got, rows := answerOf(&Input{When: when, Garbage: read}, newer, freed, held, older, other)
+		require.EqualValues(t, 59*mib, got.Bytes, "but for 3 MiB that are held and one that may be")
+		require.EqualValues(t, 68*mib, got.Total)
+		require.True(t, got.About)
+		require.Zero(t, got.Time)
+		require.Equal(t, "garbage Linear.*", rows[0].Holder)
+		require.EqualValues(t, 59*mib, rows[0].Bytes)
+		require.EqualValues(t, 39*mib, rows[0].Inferred)
+	}
+	got, rows := answerOf(&Input{Garbage: read}, held, other)
+	require.Equal(t, &Garbage{
+		Bytes: 20 * mib, Total: 24 * mib, Time: 5, Holder: "garbage Linear.*", Advice: got.Advice,
+	}, got, "collected by the end")
+	require.Contains(t, got.Advice, "Linear.hook leads back")
+	require.Len(t, rows, 2)
+	line.Kept = 21 * mib
+	mostly := *read
+	mostly.Lines = []figures.GarbageLine{line}
+	_, rows = answerOf(&Input{Garbage: &mostly}, newer, other)
+	require.Empty(t, rows[0].Holder, "others hold most of the line")
+	in := &Input{Garbage: read, Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, Stacks: []event.StackID{1}, Holder: "seen"}}}}
+	newer.StackID = 1
+	_, rows = answerOf(in, newer, other)
+	require.Equal(t, "seen", rows[0].Holder, "what grows is no garbage")
+}
+
+// TestGarbageReadings: the reading with the most garbage counts, and of a line the most garbage and the most that is held, at any reading.
+func TestGarbageReadings(t *testing.T) {
+	var g GarbageReadings
+	g.See(nil, nil)
+	require.Nil(t, g.Figures())
+	reading := func(time uint64, rows ...view.HeldSite) {
+		v := emptyView()
+		v.Snapshot.Time = time
+		g.See(&view.Joined{Rows: rows, Facts: map[string]figures.HolderFacts{"garbage Net.*": {Cycle: "Net.a"}}}, v)
+	}
+	row := func(site, name string, bytes uint64) view.HeldSite {
+		return view.HeldSite{Site: site, Name: name, Bytes: bytes}
+	}
+	reading(1, row("a.py:1", "net", 8))
+	require.Nil(t, g.Figures())
+	reading(2, row("a.py:1", "garbage Net.*", 30), row("a.py:1", "net", 4), row("a.py:2", view.NoHolder, 50), row("a.py:3", "garbage Other", 3))
+	reading(3, row("a.py:1", "garbage Net.*", 20), row("a.py:2", "garbage Other", 1))
+	require.Equal(t, &figures.Garbage{
+		Time: 2, Bytes: 33, Holder: "garbage Net.*", Cycle: "Net.a", Lines: []figures.GarbageLine{
+			{Site: "a.py:1", Holder: "garbage Net.*", Bytes: 30, Kept: 8}, {Site: "a.py:2", Holder: "garbage Other", Bytes: 1},
+			{Site: "a.py:3", Holder: "garbage Other", Bytes: 3},
+		},
+	}, g.Figures())
 }

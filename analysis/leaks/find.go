@@ -38,6 +38,8 @@ type Options struct {
 	Earlier [][]Holder
 	// Facts are what readings found beside the names of holders, by name; nil: nothing.
 	Facts map[string]advice.Facts
+	// Garbage names what most blocks of a line are garbage of, by line, if readings found that they are; nil: of none.
+	Garbage map[string]string
 }
 
 // Holder is blocks of a line that one thing holds.

@@ -399,6 +399,9 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 		f.holdEarlier(o.Earlier)
 	}
 	f.Holder = cmp.Or(f.Holder, now)
+	for _, line := range f.Sites {
+		f.Holder = cmp.Or(f.Holder, o.Garbage[line])
+	}
 }
 
 // isMostOf reports whether a finding is at least half of what is known to be held of its sites: else what holds the sites need not hold it.

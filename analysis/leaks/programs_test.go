@@ -355,3 +355,33 @@ func requireTruth(t *testing.T, where string, want truth, got *leaks.Report) {
 		require.InEpsilon(t, bytes, said[line], 0.01, "%s: %v", where, said)
 	}
 }
+
+// TestGarbageRises: garbage whose collector was seen to run is steady however high its last tooth, and named where nothing else names what grows.
+func TestGarbageRises(t *testing.T) {
+	p := &program{job: *newJob(), random: rand.New(rand.NewPCG(1, 2))}
+	each := garbage(0, 16)
+	step := each(p)
+	for i := 1; i <= 16; i++ {
+		step(i)
+	}
+	for range 20 {
+		step(1)
+	}
+	o := &leaks.Options{Garbage: map[string]string{"job.py:10 f": "garbage Linear.*"}}
+	for where, find := range map[string]func(*leaks.Options) *leaks.Report{
+		"recording": func(o *leaks.Options) *leaks.Report { return p.find(t, o) },
+		"live":      func(o *leaks.Options) *leaks.Report { return p.watch(nil).Report(o) },
+	} {
+		require.NotEqual(t, leaks.Steady, find(nil).Verdict, where)
+		require.Equal(t, leaks.Steady, find(o).Verdict, where)
+	}
+	p = &program{job: *newJob(), random: rand.New(rand.NewPCG(1, 2))}
+	step = each(p)
+	for range 30 {
+		step(1)
+	}
+	r := p.find(t, o)
+	require.Equal(t, leaks.Growing, r.Verdict, "the collector is off")
+	require.Equal(t, "garbage Linear.*", r.Findings[0].Holder)
+	require.Contains(t, r.Findings[0].Advice(), "gc.collect()")
+}

@@ -46,15 +46,27 @@ func (s *series) isExcused() bool {
 	return saw && !rises || s.byChance(len(s.windows)/2) || s.reachedBefore()
 }
 
+// hasFallen reports whether a series fell by at least half as much as it rose in its later half: of garbage, because the collector ran.
+func (s *series) hasFallen(rise int64) bool {
+	highest := s.windows[0].bytes
+	for _, w := range s.windows {
+		if 2*(highest-w.bytes) >= rise {
+			return true
+		}
+		highest = max(highest, w.bytes)
+	}
+	return false
+}
+
 // risers are the lines whose memory rose in the later half of all steps, the most bytes first, and how much of that is excused.
-func (d *detector) risers() (all []Riser, excused uint64) {
+func (d *detector) risers(o *Options) (all []Riser, excused uint64) {
 	for k, s := range d.lines {
 		if k.place.layer != event.LayerTorch || s.windows == nil {
 			continue
 		}
 		switch by := laterRise(s.windows); {
 		case by == 0:
-		case s.isExcused():
+		case s.isExcused() || o.Garbage[k.line.name()] != "" && s.hasFallen(by):
 			excused += uint64(by)
 		default:
 			all = append(all, Riser{k.line.name(), uint64(by)})

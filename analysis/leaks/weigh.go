@@ -105,7 +105,7 @@ func (r *Report) rise(d *detector, o *Options) {
 	if rise == 0 {
 		return
 	}
-	risers, excused := d.risers()
+	risers, excused := d.risers(o)
 	if r.Steps.Rise = r.unexplained(rise-min(rise, excused), o); r.Steps.Rise > 0 {
 		r.Risers = risers
 	}

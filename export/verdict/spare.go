@@ -23,7 +23,7 @@ const (
 func Spare(a *answer.Answer) []Text {
 	var out []Text
 	if g := a.Garbage; g != nil {
-		out = append(out, Text{Word: Garbage, Text: garbage(g)})
+		out = append(out, Text{Word: Garbage, Text: garbage(g, a)})
 	}
 	if a.Cached != nil {
 		out = append(out, Text{Word: Cached, Text: cached(a.Cached)})
@@ -38,12 +38,21 @@ func Spare(a *answer.Answer) []Text {
 	return out
 }
 
-func garbage(g *answer.Garbage) string {
-	text := fmt.Sprintf("%s of %s waits for Python's cycle collector. %s", table.SignedBytes(g.Bytes), table.SignedBytes(g.Total), g.Advice)
+// garbageAt are the moments of rows, in the sentence about garbage.
+var garbageAt = map[answer.When]string{
+	answer.AtEnd: "at the end", answer.AtPeak: "at the peak", answer.AtFailure: "when the request failed", answer.AtExit: "before the program ended",
+	answer.EachAtItsOwn: "each at its own moment",
+}
+
+func garbage(g *answer.Garbage, a *answer.Answer) string {
+	about, at := "", garbageAt[a.When]
 	if g.About {
-		return "about " + text
+		about = "about "
 	}
-	return text
+	if g.Time != 0 {
+		at = "at " + table.Offset(g.Time, a.Start)
+	}
+	return fmt.Sprintf("%s%s of %s in use %s waited for Python's cycle collector. %s", about, table.SignedBytes(g.Bytes), table.SignedBytes(g.Total), at, g.Advice)
 }
 
 func cached(c *answer.Cached) string {
