@@ -33,16 +33,21 @@ type growth struct {
 var growths = map[string]growth{
 	"adapters_in_turn":      {98304, nil, "self.lora_", []string{"base", "lora_"}},
 	"agent_replay":          {65536, []float64{1, 4, 6, 8, 18}, "observation = ", []string{"agent.episodes"}},
+	"attribution_models":    {157286.4, nil, "module.", []string{"models", "input", "output"}},
 	"averaged_loss":         {296960, nil, "", []string{"loss_average", ".detach()"}},
 	"chat_sessions":         {2097152, nil, "self.cache = ", []string{"server.sessions"}},
 	"class_history":         {65536, nil, "summary = ", []string{"Recorded.history"}},
 	"federated_rounds":      {223257.6, []float64{1, 4, 5, 20}, "update = ", []string{"history"}},
 	"gan_snapshots":         {656179.2, nil, "copy.deepcopy(self.generator)", []string{"snapshots"}},
 	"gradcam_instances":     {2097152, nil, "", []string{"activations", "gradients"}},
+	"gradient_history":      {262144, nil, "energy = ", []string{"create_graph=True"}},
+	"instruct_session":      {65536, []float64{1, 4}, "torch.cat(", []string{"session", "past_key_values"}},
 	"kept_exceptions":       {78643.2, []float64{1.25}, "", []string{"failures"}},
 	"neighbour_table":       {81920, nil, "", []string{"sampler", "features"}},
 	"parameter_search":      {217093.333, nil, "", []string{"trials"}},
 	"pending_tasks":         {131072, nil, "response = ", []string{"response"}},
+	"pose_validation":       {101760, nil, "vertices = ", []string{"evaluator.val"}},
+	"preference_metrics":    {532736, nil, "logps = ", []string{"_stored_metrics['train']['nll_loss']", ".detach()"}},
 	"prompt_pipeline":       {307200, nil, "image = ", []string{"seen"}},
 	"psnr_with_graph":       {786432, nil, "difference = prediction - target", []string{"sum_squared_error"}},
 	"resized_vocabulary":    {10485.76, nil, "", []string{"words"}},
@@ -51,6 +56,7 @@ var growths = map[string]growth{
 	"sampler_gallery":       {2621440, []float64{.1, 1}, "latents = latents - ", []string{"gallery"}},
 	"scheduled_trials":      {2519040, nil, "", []string{"gc.collect()"}},
 	"stateful_reader":       {1581056, nil, "self.hidden = ", []string{"reader.hidden", ".detach()"}},
+	"stored_outputs":        {262148, nil, "output = self.layer(", []string{"loop.outputs"}},
 	"stored_prompt_cache":   {524288, []float64{1. / 16, 1}, "[layer] = ", []string{"store"}},
 	"tenant_adapters":       {39321.6, nil, "", []string{"tenants"}},
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
@@ -74,12 +80,14 @@ var failures = map[string]ending{
 	"forward_store":         {[]string{"STANDIN_GPU_MEM=760MiB"}, []string{"in a step that needs", "forward_store.py:"}},
 	"gathered_logits":       {[]string{"STANDIN_GPU_MEM=2GiB", "STANDIN_GPUS=2"}, []string{"gathered_logits.py:", "cuda:1"}},
 	"resumed_training":      {[]string{"STANDIN_GPU_MEM=994MiB"}, []string{"resumed_training.py:", "72.0 MiB", `map_location="cpu"`}},
+	"slide_results":         {[]string{"STANDIN_GPU_MEM=800MiB"}, []string{"a leak", "slide_results.py:", "images = "}},
 	"validation_with_graph": {[]string{"STANDIN_GPU_MEM=1000MiB"}, []string{"in a step that needs", "validation_with_graph.py:", "evaluation"}},
 }
 
 // steadies are programs that are steady, and what the first screen owes them.
 var steadies = map[string][]string{
 	"stream_per_epoch":    {"CACHED"},
+	"ema_checkpoints":     {"gc.collect()"},
 	"hook_closure_models": {"gc.collect()"},
 	"handler_batches":     {"CACHED", "631.2 MiB of 644.0 MiB"},
 	"bucketed_lengths":    nil,
@@ -117,7 +125,11 @@ func playProgram(t *testing.T, name string) {
 	var screen string
 	want := steadies[name]
 	if g, ok := growths[name]; ok {
-		want = append([]string{"GROWING " + name + ".py:"}, g.screen...)
+		of := ""
+		if name == "gradient_history" { // the backward pass allocates it
+			of = "[backward of] "
+		}
+		want = append([]string{"GROWING " + of + name + ".py:"}, g.screen...)
 		screen = p.grows(t, &g)
 	} else if f, ok := failures[name]; ok {
 		want, screen = append([]string{"OUT OF MEMORY"}, f.screen...), p.fails(t)

@@ -110,8 +110,12 @@ func isAutocast(e *Evidence) bool {
 	return e.torch() && !Named(e.Holder) && (e.Signs.Has(CachedCast) || e.Together.Has(CachedCast) && castHolds(e.Holder))
 }
 
-// hasGradientGraph: a gradient has a graph, which only create_graph=True gives it, and no variable leads to it.
+// hasGradientGraph: a gradient has a graph, which only create_graph=True gives it, and no variable leads to it. Of a gradient that is never cleared
+// the graph goes on through all steps, and saves what the backward pass allocates.
 func hasGradientGraph(e *Evidence) bool {
+	if e.Phase == phases.Backward && (isState(e) || e.torch() && e.Nodes) {
+		return true
+	}
 	return e.torch() && gradientGraph(e.Holder) && (e.Signs.Has(Gradient) || e.Together.Has(Gradient))
 }
 

@@ -50,6 +50,7 @@ var proofs = map[string]struct {
 			"no gradient grows":   {Holder: "C++ CopyBackwards …", Signs: Python},
 			"a variable holds it": {Holder: "grads[0..9]", Signs: Gradient},
 			"a gradient alone":    {Signs: Gradient},
+			"of the forward pass": {Holder: "C++ AddBackward0 …", Facts: Facts{Chain: 200}, Phase: phases.Forward},
 		},
 	},
 	"ctx": {
@@ -228,4 +229,16 @@ func TestSigns(t *testing.T) {
 	} {
 		require.Equal(t, want, SignsOf(eventtest.Stack(text).Frames), text)
 	}
+}
+
+// TestGradientNeverCleared: a graph that goes on through all steps and is allocated by the backward pass is one of gradients.
+func TestGradientNeverCleared(t *testing.T) {
+	e := Evidence{Layer: event.LayerTorch, Holder: "C++ AddBackward0 …", Signs: Python, Facts: Facts{Chain: 200}, Phase: phases.Backward}
+	require.Contains(t, Text(&e), "create_graph=True")
+	e.Holder, e.Nodes = "", true
+	require.Contains(t, Text(&e), "create_graph=True", "the holder was not read")
+	e.Phase = phases.Forward
+	require.Contains(t, Text(&e), "on what one step hands to the next")
+	e.Holder, e.Nodes = "C++ AddBackward0 …", false
+	require.Contains(t, Text(&e), "the state that each step hands to the next")
 }
