@@ -142,7 +142,7 @@ static __always_inline u64 resolve(struct arguments *a, struct operand *o)
 {
 	u64 v = UNKNOWN;
 
-	if (o->from == FROM_NONE)
+	if (o->from == FROM_NONE || o->from == FROM_RETURN)
 		return v;
 	u64 base = argument_or_word(a, o->arg);
 	switch (o->from) {
@@ -171,13 +171,15 @@ BPF_GLOBAL int resolve_values(struct arguments *a, struct hook *k, struct call *
 }
 
 /* Reads what the call gave back, at its return. 0 or -EFAULT. */
-BPF_GLOBAL int read_results(struct hook *k, struct call *c)
+BPF_GLOBAL int read_results(struct hook *k, struct call *c, u64 returned)
 {
 	if (!k || !c)
 		return -EINVAL;
 	for (u32 i = 0; i < MAX_VALUES; i++) {
 		struct operand *o = &k->operand[i];
 
+		if (o->from == FROM_RETURN)
+			c->value[i] = returned;
 		if (o->from == FROM_OUT && target_read(&c->value[i], 8, c->value[i] + o->offset))
 			return -EFAULT;
 	}
@@ -462,6 +464,36 @@ static __always_inline bool enter_free(struct hit *h, struct thread *th, struct 
 	return 1;
 }
 
+/*
+ * Sends what the report that was noted last says, and takes it off the list: nothing is left for
+ * its return.
+ */
+BPF_GLOBAL int send_report(struct thread *th, struct traced *t, u32 row)
+{
+	if (!th || !t || !th->depth)
+		return 0;
+	struct call *c = call_at(th, --th->depth);
+	c->kind = hook_of(c)->kind;
+	c->name = c->hook;
+	return emit_call(th, t, c, row);
+}
+
+/* The entry of a report. Returns whether its stack must be walked: then it is not sent yet. */
+static __always_inline bool enter_report(struct hit *h, struct thread *th, struct call *c)
+{
+	if (!c->value[VALUE_ADDR]) {
+		th->depth--;
+		outcome(h, OUT_NOTHING);
+		return 0;
+	}
+	if (h->hook->kind == KIND_ALLOC || cfg_free_stacks) {
+		c->stack_status = STACK_NO_SCRATCH; /* until it is walked */
+		return 1;
+	}
+	send_report(th, h->traced, h->row);
+	return 0;
+}
+
 /* The entry of a call. Returns whether its stack must be walked. */
 static __always_inline bool call_enter(struct hit *h)
 {
@@ -481,9 +513,13 @@ static __always_inline bool call_enter(struct hit *h)
 	}
 	if (!read_call(h, th, c)) {
 		c->state = CALL_OTHER;
+		if (h->hook->flags & HOOK_REPORT)
+			th->depth--;
 		outcome(h, OUT_OTHER);
 		return 0;
 	}
+	if (h->hook->flags & HOOK_REPORT)
+		return enter_report(h, th, c);
 	if (frees_memory(h->hook->kind))
 		return enter_free(h, th, c);
 	if (h->hook->kind != KIND_ALLOC) {
@@ -507,8 +543,19 @@ static __always_inline void call_walk(struct hit *h)
 	struct call *c = call_at(th, th->depth - 1);
 	c->stack = stack_of_call(h, &status);
 	c->stack_status = status;
-	if (frees_memory(hook_of(c)->kind))
+	if (hook_of(c)->flags & HOOK_REPORT)
+		send_report(th, h->traced, h->row);
+	else if (frees_memory(hook_of(c)->kind))
 		apply_free(h, th, c);
+	else
+		outcome(h, OUT_ENTERED);
+}
+
+/* The stack of what call_enter noted last cannot be walked: there is no program for it. */
+static __always_inline void call_not_walked(struct hit *h)
+{
+	if (h->hook->flags & HOOK_REPORT)
+		drop(h, DROP_NO_SCRATCH);
 	else
 		outcome(h, OUT_ENTERED);
 }
@@ -545,15 +592,22 @@ static __always_inline void choose_device(struct hit *h, struct thread *th, stru
 static __always_inline void made_context(struct hit *h, struct thread *th, struct call *c);
 static __always_inline void destroyed_context(struct hit *h, struct thread *th, struct call *c);
 
+/* Whether a call says that it failed: CUresult, cudaError_t, hipError_t and ze_result_t are ints, 0
+ * is success. */
+static __always_inline bool failed(struct hook *k, u64 returned)
+{
+	return !(k->flags & HOOK_NO_STATUS) && (u32)returned;
+}
+
 /* The return of a call that gives memory back. */
 static __always_inline void leave_free(struct hit *h, struct thread *th, struct call *c,
-				       bool failed)
+				       bool refused)
 {
 	switch (c->state) {
 	case CALL_EMITTED:
-		if (!failed)
+		if (!refused)
 			destroyed_context(h, th, c);
-		if (failed) /* what was freed at its entry is put back */
+		if (refused) /* what was freed at its entry is put back */
 			emit(h, th, c, KIND_FREE_FAILED, c->name);
 		else
 			outcome(h, OUT_RETURNED);
@@ -562,7 +616,7 @@ static __always_inline void leave_free(struct hit *h, struct thread *th, struct 
 		outcome(h, OUT_NESTED);
 		return;
 	case CALL_OPEN: /* the library below did not see it after all */
-		if (failed)
+		if (refused)
 			outcome(h, OUT_CALL_FAILED);
 		else
 			emit(h, th, c, h->hook->kind, c->hook);
@@ -603,15 +657,16 @@ static __always_inline void alloc_failed(struct hit *h, struct thread *th, struc
  * The return of a call that gives memory, an address or a reference: the lowest layer that saw it
  * counts it, under the name of the call that the program made.
  */
-static __always_inline void leave_alloc(struct hit *h, struct thread *th, struct call *c, u32 rc)
+static __always_inline void leave_alloc(struct hit *h, struct thread *th, struct call *c,
+					u64 returned)
 {
 	struct hook *k = h->hook;
 
-	if (rc) {
-		alloc_failed(h, th, c, rc);
+	if (failed(k, returned)) {
+		alloc_failed(h, th, c, returned);
 		return;
 	}
-	if (read_results(k, c)) {
+	if (read_results(k, c, returned)) {
 		drop(h, DROP_UNREADABLE);
 		return;
 	}
@@ -638,8 +693,7 @@ static __always_inline void call_return(struct hit *h)
 {
 	struct thread *th = find_thread();
 	u64 sp = h->ctx->sp - 8;
-	u32 rc =
-		h->ctx->ax; /* CUresult, cudaError_t, hipError_t, ze_result_t: ints, 0 is success */
+	u64 returned = h->ctx->ax;
 
 	if (!th) {
 		drop(h, DROP_NO_SCRATCH);
@@ -657,7 +711,7 @@ static __always_inline void call_return(struct hit *h)
 	else if (c->state == CALL_OUTSIDE)
 		outcome(h, OUT_OUTSIDE);
 	else if (frees_memory(h->hook->kind))
-		leave_free(h, th, c, rc != 0);
+		leave_free(h, th, c, failed(h->hook, returned));
 	else
-		leave_alloc(h, th, c, rc);
+		leave_alloc(h, th, c, returned);
 }

@@ -40,7 +40,7 @@ int report(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The entry of a call of the runtime or the driver. */
+/* The entry of a call of the runtime, the driver or an allocator above them. */
 SEC("uprobe")
 int enter(struct pt_regs *ctx)
 {
@@ -48,7 +48,7 @@ int enter(struct pt_regs *ctx)
 
 	if (!hit_begin(&h, ctx) && call_enter(&h)) {
 		GO_ON_AND_WALK(ctx);
-		outcome(&h, OUT_ENTERED);
+		call_not_walked(&h);
 	}
 	return 0;
 }
@@ -62,7 +62,7 @@ int unwind(struct pt_regs *ctx)
 	USE_STACK_OF_THREAD(ctx);
 	if (hit_go_on(&h, ctx))
 		return 0;
-	if (h.hook->layer == LAYER_TORCH)
+	if (h.hook->program == PROGRAM_TORCH)
 		torch_walk(&h);
 	else
 		call_walk(&h);
@@ -166,6 +166,7 @@ union keep_types {
 	enum operand_name operand_name;
 	enum operand_from operand_from;
 	enum hook_flag hook_flag;
+	enum hook_program hook_program;
 	enum record_type record_type;
 	enum event_kind kind;
 	enum event_layer layer;

@@ -20,6 +20,7 @@ enum operand_from {
 	FROM_FIELD = 3,	  /* at entry, u64 at `offset` of what the argument points to */
 	FROM_FIELD32 = 4, /* the same, u32 */
 	FROM_OUT = 5,	  /* at return, u64 at `offset` of what the argument points to */
+	FROM_RETURN = 6,  /* at return, what the call returned */
 };
 
 struct operand {
@@ -35,6 +36,14 @@ enum hook_flag {
 	HOOK_PUSH = 4,	  /* so is the one that it names; a pop brings the former back */
 	HOOK_OFF = 8, /* the probes are being attached or taken out: what begins now is not in the
 			 trace */
+	HOOK_REPORT = 16, /* its arguments say what has happened: the event is sent at its entry */
+	HOOK_NO_STATUS = 32, /* it returns no error number: a value, or nothing */
+};
+
+/* What serves a row. */
+enum hook_program {
+	PROGRAM_TORCH = 0, /* a report of PyTorch's allocator, or a mark: torch.h, marks.h */
+	PROGRAM_CALL = 1,  /* a call with operands: calls.h */
 };
 
 /*
@@ -53,6 +62,8 @@ struct hook {
 	u8 arg_device;
 	u8 flags;
 	u16 other; /* row that holds when the guard does not; 0: none */
+	u8 program;
+	u8 pad;
 	struct operand operand[MAX_VALUES];
 	struct operand guard; /* the call is about memory only when this is guard_value */
 	u32 guard_value;

@@ -125,10 +125,19 @@ const (
 type TraceHookFlag uint32
 
 const (
-	TraceHookFlagHOOK_DEFER   TraceHookFlag = 1
-	TraceHookFlagHOOK_CURRENT TraceHookFlag = 2
-	TraceHookFlagHOOK_PUSH    TraceHookFlag = 4
-	TraceHookFlagHOOK_OFF     TraceHookFlag = 8
+	TraceHookFlagHOOK_DEFER     TraceHookFlag = 1
+	TraceHookFlagHOOK_CURRENT   TraceHookFlag = 2
+	TraceHookFlagHOOK_PUSH      TraceHookFlag = 4
+	TraceHookFlagHOOK_OFF       TraceHookFlag = 8
+	TraceHookFlagHOOK_REPORT    TraceHookFlag = 16
+	TraceHookFlagHOOK_NO_STATUS TraceHookFlag = 32
+)
+
+type TraceHookProgram uint32
+
+const (
+	TraceHookProgramPROGRAM_TORCH TraceHookProgram = 0
+	TraceHookProgramPROGRAM_CALL  TraceHookProgram = 1
 )
 
 type TraceHookStats struct {
@@ -153,6 +162,8 @@ type TraceHookTable struct {
 		ArgDevice    uint8
 		Flags        uint8
 		Other        uint16
+		Program      uint8
+		Pad          uint8
 		Operand      [10]struct {
 			_      structs.HostLayout
 			From   uint8
@@ -165,6 +176,7 @@ type TraceHookTable struct {
 			Arg    uint8
 			Offset uint16
 		}
+		_          [2]byte
 		GuardValue uint32
 	}
 }
@@ -194,6 +206,7 @@ const (
 	TraceOperandFromFROM_FIELD   TraceOperandFrom = 3
 	TraceOperandFromFROM_FIELD32 TraceOperandFrom = 4
 	TraceOperandFromFROM_OUT     TraceOperandFrom = 5
+	TraceOperandFromFROM_RETURN  TraceOperandFrom = 6
 )
 
 type TraceOperandName uint32

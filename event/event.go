@@ -42,7 +42,7 @@ type Layer uint8
 
 // The layers are written to files: never renumber.
 const (
-	LayerTorch   Layer = 1 // blocks of a framework's caching allocator
+	LayerTorch   Layer = 1 // blocks of a framework's allocator: PyTorch's, or another one, as Device.Allocator says
 	LayerDevice  Layer = 2 // memory obtained from the GPU driver
 	LayerHost    Layer = 3 // pinned host memory
 	LayerShared  Layer = 4 // memory that another process or API owns, and that was opened or imported here
@@ -77,8 +77,8 @@ var objectNames = map[Object]string{
 
 func (o Object) String() string { return name(objectNames, o, "object") }
 
-// DeviceType is the number c10::DeviceType gives to a backend (torch/headeronly/core/DeviceType.h). The numbers that the
-// tracer can see are named; PrivateUse1 moved from 19 (PyTorch 1.13) to 20 (2.x).
+// DeviceType is the number c10::DeviceType gives to a backend (torch/headeronly/core/DeviceType.h), and above it the
+// Allocator. The numbers that the tracer can see are named; PrivateUse1 moved from 19 (PyTorch 1.13) to 20 (2.x).
 type DeviceType uint8
 
 // Backends whose caching allocator reports through c10::reportMemoryUsageToProfiler.
@@ -97,7 +97,7 @@ const deviceMPS DeviceType = 13
 // MPS reports whether it is the GPU of a Mac.
 func (t DeviceType) MPS() bool { return t == deviceMPS }
 
-func (t DeviceType) String() string { return name(deviceTypeNames, t, "device") }
+func (t DeviceType) String() string { return name(deviceTypeNames, t.Physical(), "device") }
 
 // Device is one device as the program numbers it. Index -1 means that the ordinal is not known.
 type Device struct {
@@ -124,9 +124,11 @@ type Event struct {
 	Device Device
 	Addr   uint64
 	// Size is bytes: of the block (torch), as passed to the call or computed from its dimensions (other layers). Unknown
-	// for a free of another layer than torch's, and for memory that was opened or imported without a size.
+	// for a free of another layer than torch's, for one of an allocator whose frees do not say it, and for memory that was
+	// opened or imported without a size.
 	Size uint64
-	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from; Unknown when not known.
+	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from, of the BFC allocator which one
+	// it is; Unknown when not known.
 	Handle uint64
 	// Context is the context that was current, as far as the thread was seen to choose one; Unknown otherwise.
 	Context uint64

@@ -28,6 +28,9 @@ func (s *Source) MemoryStats() (*summary.Report, error) {
 	if err != nil {
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
+	if accounts := s.Trace.End().Snapshot.Accounts; len(r.Devices) == 0 && len(accounts) > 0 {
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: what summary counts are PyTorch's statistics, and this is memory of %s", s.Path, accounts[0].Device.Allocator()))
+	}
 	if s.End == nil || s.End.Memory == nil {
 		return r, nil
 	}

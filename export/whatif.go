@@ -22,8 +22,12 @@ func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(s.Trace.End().Snapshot.Accounts, func(a heap.Account) bool { return a.Device.Type.MPS() }) {
+	accounts := s.Trace.End().Snapshot.Accounts
+	if slices.ContainsFunc(accounts, func(a heap.Account) bool { return a.Device.Type.MPS() }) {
 		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %w", s.Path, errOtherAllocator))
+	}
+	if i := slices.IndexFunc(accounts, func(a heap.Account) bool { return !a.Device.Allocator().Simulated() }); i >= 0 {
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: what is replayed is PyTorch's allocator for CUDA, and this program used %s", s.Path, accounts[i].Device.Allocator()))
 	}
 	asked := *ask
 	asked.PyTorch = s.Info.PyTorch

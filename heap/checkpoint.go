@@ -335,7 +335,7 @@ func (s *checkpoint) account(k *accountKey, v **account) {
 		*k = accountKey{a.PID, a.Device}
 		a.process = s.heap.process(a.PID)
 		a.process.accounts = append(a.process.accounts, a)
-		a.driver = s.heap.drivers[driverKey{a.PID, event.LayerDevice, a.Device}]
+		a.driver = s.heap.drivers[driverKey{a.PID, event.LayerDevice, a.Device.Physical()}]
 	}
 }
 

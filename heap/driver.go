@@ -46,8 +46,10 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 	if d == nil {
 		d = &DriverAccount{PID: pid, Layer: layer, Device: device}
 		h.drivers[key] = d
-		if a := h.accounts[accountKey{pid, device}]; a != nil && layer == event.LayerDevice {
-			a.driver = d
+		for k, a := range h.accounts {
+			if k.pid == pid && k.device.Physical() == device && layer == event.LayerDevice {
+				a.driver = d
+			}
 		}
 	}
 	h.lastDriver = d

@@ -135,7 +135,7 @@ func plausible(e *event.Event) bool {
 	if e.Layer == event.LayerTorch {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
-			return addressed && e.Size < blocks.MaxBytes
+			return addressed && (e.Size < blocks.MaxBytes || e.Size == event.Unknown && e.Kind == event.KindFree && !e.Device.Allocator().Totals())
 		}
 		return e.Kind == event.KindOutOfMemory // a request that was refused can have any size
 	}

@@ -88,7 +88,7 @@ func (h *Heap) Segments(pid uint32, device event.Device) []Segment {
 
 func (h *Heap) segments(a *account) []Segment {
 	var whole, mapped []Segment
-	of := func(o *object) bool { return o != nil && o.segment && h.key(o).device == a.Device }
+	of := func(o *object) bool { return o != nil && o.segment && h.key(o).device == a.Device.Physical() }
 	p := a.process
 	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
 		if of(o) && o.size != event.Unknown {

@@ -54,7 +54,7 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	key := *h.key(o)
 	from := h.accountOf(o)
 	from.remove(o, OriginEvent) // what is known from the allocator state is a segment from the beginning
-	key.segment, key.device = true, device
+	key.segment, key.device = true, device.Physical()
 	o.segment = true
 	o.touched = h.now
 	to := h.driver(key.pid, key.layer, key.device)

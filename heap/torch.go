@@ -43,7 +43,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a = &account{live: blocks.NewIndex(), process: h.process(pid)}
 		a.PID, a.Device = pid, device
 		a.Allocated, a.Reserved, a.SegmentBytes = event.Unknown, event.Unknown, event.Unknown
-		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
+		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device.Physical()}]
 		a.process.accounts = append(a.process.accounts, a)
 		a.process.hasTorch(device)
 		h.accounts[key] = a
@@ -74,6 +74,14 @@ func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved 
 func (h *Heap) applyTorch(e *event.Event) {
 	a := h.account(e.PID, e.Device)
 	a.lastEvent = e.Time
+	if e.Size == event.Unknown && e.Kind == event.KindFree {
+		var known bool
+		if e, known = h.sized(a, e); !known {
+			a.Frees++
+			a.UnknownFrees++
+			return
+		}
+	}
 	h.checkTotal(a, e)
 	switch e.Kind {
 	case event.KindAlloc:
@@ -91,6 +99,17 @@ func (h *Heap) applyTorch(e *event.Event) {
 	if isPeak(total, e.Time, a.Peak, a.PeakTime) {
 		h.recordPeak(a, total, e.Time)
 	}
+}
+
+// sized is a free with the size of its block, where the allocator's frees do not say it. false: the block is from before.
+func (h *Heap) sized(a *account, e *event.Event) (*event.Event, bool) {
+	i, ok := a.live.Find(e.Addr, &h.blocks)
+	if !ok {
+		return e, false
+	}
+	out := *e
+	out.Size = h.blocks.At(i).Size
+	return &out, true
 }
 
 // checkTotal compares the total in an event with the one that the event must lead to.

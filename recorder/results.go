@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
@@ -458,6 +459,8 @@ func (f *Found) PythonLine() string {
 // TorchLine is PyTorch for people.
 func (f *Found) TorchLine() string {
 	switch {
+	case f.PyTorch == "" && len(f.Frameworks) > 0:
+		return strings.Join(f.Frameworks, " · ")
 	case f.PyTorch == "" && len(f.Hooks) > 0 && !f.torch():
 		return "no PyTorch"
 	case f.PyTorch == "":

@@ -168,12 +168,13 @@ const (
 type Found struct {
 	Python     string // "3.11.7"; empty: PythonErr says why
 	PythonErr  error
-	NoPython   bool   // PythonErr is that there is none
-	Beside     string // interpreters of the process whose lines are not known, for people; empty: none
-	PyTorch    string // "2.15.0"; empty: not found
-	CUDA       string // that PyTorch was built for; empty: not known
-	Driver     string // version in the driver library's name; empty: not known
-	Memory     string // how the process's memory is read
+	NoPython   bool     // PythonErr is that there is none
+	Beside     string   // interpreters of the process whose lines are not known, for people; empty: none
+	PyTorch    string   // "2.15.0"; empty: not found
+	CUDA       string   // that PyTorch was built for; empty: not known
+	Frameworks []string // that are loaded, with their versions: "TensorFlow 2.21.0"
+	Driver     string   // version in the driver library's name; empty: not known
+	Memory     string   // how the process's memory is read
 	Hooks      []Hook
 	Empty      []string // files of libraries to hook that define none of the functions
 	Libraries  int      // files with code

@@ -24,10 +24,11 @@ import (
 type Found struct {
 	Python     string // "3.11.7"; empty: PythonErr says why
 	PythonErr  error
-	Beside     string // interpreters of the process whose lines are not known, for people; empty: none
-	PyTorch    string // "2.15.0"; empty: not found
-	CUDA       string // that PyTorch was built for; empty: not known
-	Driver     string // version in the driver library's name; empty: not known
+	Beside     string   // interpreters of the process whose lines are not known, for people; empty: none
+	PyTorch    string   // "2.15.0"; empty: not found
+	CUDA       string   // that PyTorch was built for; empty: not known
+	Frameworks []string // that are loaded, with their versions: "TensorFlow 2.21.0"
+	Driver     string   // version in the driver library's name; empty: not known
 	Probes     []*kernel.Probe
 	Empty      []string // files of the hook table's libraries that define none of its functions
 	Libraries  int      // files with code
@@ -151,16 +152,19 @@ func (t *Target) describe(took time.Duration) Found {
 	if !strings.Contains(f.Driver, ".") {
 		f.Driver = "" // "libcuda.so.1" is the interface, not a version
 	}
-	f.PyTorch, f.CUDA = torchVersion(t.process, t.regions)
+	f.describeFrameworks(t.process, t.regions)
 	f.Autograd = t.autograd.err
 	return f
 }
 
-// torchVersion is PyTorch's version and that of the CUDA that it was built for. Empty strings: not known.
-func torchVersion(p *process.Process, regions []mapped.Region) (torch, cuda string) {
+// describeFrameworks names the frameworks whose libraries are mapped.
+func (f *Found) describeFrameworks(p *process.Process, regions []mapped.Region) {
 	maps := make([]process.Mapping, len(regions))
 	for i := range regions {
 		maps[i] = regions[i].Mapping
 	}
-	return frameworks.PyTorch(p, maps)
+	f.PyTorch, f.CUDA = frameworks.PyTorch(p, maps)
+	for _, found := range frameworks.Of(p, maps) {
+		f.Frameworks = append(f.Frameworks, found.String())
+	}
 }

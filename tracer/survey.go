@@ -66,7 +66,9 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 			}
 		}
 	}
-	s.PyTorch, s.CUDA = torchVersion(p, regions)
+	var found Found
+	found.describeFrameworks(p, regions)
+	s.PyTorch, s.CUDA = found.PyTorch, found.CUDA
 	for i := range regions {
 		if f := regions[i].File.Symbols; f != nil {
 			f.Close()

@@ -212,10 +212,12 @@ func (a *Answer) totals(in *Input) {
 	highest := uint64(0)
 	for i := range in.Now.Snapshot.Accounts {
 		x := &in.Now.Snapshot.Accounts[i]
-		if !a.Torch {
-			a.Torch, a.Reserved = true, 0
+		if x.Device.Allocator().Totals() {
+			if !a.Torch {
+				a.Torch, a.Reserved = true, 0
+			}
+			a.Reserved = plus(a.Reserved, x.Reserved)
 		}
-		a.Reserved = plus(a.Reserved, x.Reserved)
 		if cmp.Or(x.Peak, 1) > highest {
 			highest, a.PeakTime = x.Peak, x.PeakTime
 		}

@@ -70,8 +70,10 @@ type Device struct {
 	Why    string // why Used is not known; empty when it is
 	Driver figures.DriverUse
 
-	Torch    Torch
-	TorchWhy string // why something in Torch is not known
+	Torch Torch
+	// Allocator is whose memory Torch is.
+	Allocator event.Allocator
+	TorchWhy  string // why something in Torch is not known
 
 	Owners []OwnerUse // largest first
 	Other  heap.Count // all of Owners
@@ -219,7 +221,14 @@ func (b *balancer) addAccounts() {
 			continue
 		}
 		known := b.hasState(a.Device)
-		d := b.device(a.Device)
+		d := b.device(a.Device.Physical())
+		if other := a.Device.Allocator(); other != event.AllocatorTorch {
+			if d.Torch == b.noTorch(d.Device) { // beside PyTorch's, its segments are memory that is not PyTorch's
+				u := event.Unknown
+				d.Torch, d.Allocator, d.TorchWhy = Torch{u, u, u, u, u, u}, other, other.String()+" does not report what it had before the attach"
+			}
+			continue
+		}
 		d.SegmentBytes, d.Total = a.SegmentBytes, a.Reserved
 		if !known {
 			u := event.Unknown

@@ -17,7 +17,9 @@ func At(t *view.Trace, s view.Selection) ([]*Map, error) {
 	}
 	var out []*Map
 	for i := range layouts {
-		out = append(out, OfLayout(&layouts[i]))
+		if layouts[i].Device.Allocator().Simulated() { // of the others it is not known how they place blocks
+			out = append(out, OfLayout(&layouts[i]))
+		}
 	}
 	return out, nil
 }

@@ -77,6 +77,9 @@ func Of(t *view.Trace, table *steps.Table) (*Report, error) {
 	accounts := t.End().Snapshot.Accounts
 	for i := range accounts {
 		a := &accounts[i]
+		if a.Device.Allocator() != event.AllocatorTorch {
+			continue
+		}
 		key := accountKey{a.PID, a.Device}
 		out.Devices = append(out.Devices, r.device(key).known(a))
 		if s := r.stages[key]; s != nil && a.Baseline == 0 {
@@ -112,7 +115,7 @@ func (r *reader) visitor() *view.Visitor {
 func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)) {
 	d := r.device(accountKey{b.PID, b.Device})
 	switch {
-	case b.Layer == event.LayerTorch:
+	case b.Layer == event.LayerTorch && b.Device.Allocator() == event.AllocatorTorch:
 		d.block(b, change)
 	case b.Layer == event.LayerDevice && b.Segment && b.Size != event.Unknown:
 		d.segment(b, change)

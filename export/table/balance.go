@@ -36,7 +36,7 @@ func torchParts(d *balance.Device) []term {
 	case t.Reserved == 0:
 		return nil
 	case t.Reserved == event.Unknown:
-		return []term{{"torch", event.Unknown, d.TorchWhy}}
+		return []term{{partName(d.Allocator), event.Unknown, d.TorchWhy}}
 	}
 	out := []term{{"torch", t.Allocated, "blocks that the program holds"}}
 	if t.Requested != event.Unknown {
@@ -50,6 +50,14 @@ func torchParts(d *balance.Device) []term {
 	}
 	return append(out, term{"pending", t.Pending, "freed, waiting for another stream's work"},
 		term{"inactive split", t.InactiveSplit, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+}
+
+// partName is what the row of an allocator's blocks is called.
+func partName(a event.Allocator) string {
+	if a == event.AllocatorTorch {
+		return "torch"
+	}
+	return a.String()
 }
 
 // ownerParts are the terms of the memory that is not the caching allocator's: the largest, and the others in one.

@@ -24,10 +24,11 @@ type Live struct {
 // different moments.
 func LiveLine(b *heap.Totals, l Live) string {
 	var allocated, reserved, other uint64
-	peak := ""
+	peak, seen, silent := "", uint64(0), len(b.Accounts) > 0
 	for i := range b.Accounts {
 		a := &b.Accounts[i]
 		allocated, reserved = plus(allocated, a.Allocated), plus(reserved, a.Reserved)
+		seen, silent = seen+a.Live.Bytes, silent && !a.Device.Allocator().Totals()
 	}
 	if len(b.Accounts) == 1 {
 		peak = fmt.Sprintf(" (peak %s)", Bytes(b.Accounts[0].Peak))
@@ -42,6 +43,10 @@ func LiveLine(b *heap.Totals, l Live) string {
 	}
 	if l.NoTorch && len(b.Accounts) == 0 {
 		return fmt.Sprintf("%s  device memory %s  lost %s", l.Now.Format(time.TimeOnly), Bytes(other), Plural(l.Lost, "event"))
+	}
+	if silent {
+		return fmt.Sprintf("%s  %s %s since attach%s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
+			b.Accounts[0].Device.Allocator(), Bytes(seen), peak, Bytes(other), l.Rate, Plural(l.Lost, "event"))
 	}
 	return fmt.Sprintf("%s  torch %s%s  reserved %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
 		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, Plural(l.Lost, "event"))

@@ -125,13 +125,17 @@ func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
 	var net int64
 	known, summed := false, false
+	silent, other := len(accounts) > 0, event.AllocatorTorch
 	for i := range accounts {
 		a := &accounts[i]
+		silent, other = silent && !a.Device.Allocator().Totals(), a.Device.Allocator()
 		known = known || a.Allocated != event.Unknown
 		summed = summed || a.Device.Type.MPS() // by the blocks that were seen: nothing to compare with
 		gaps, size, net = gaps+a.Gaps, size+a.GapBytes, net+a.Lost
 	}
 	switch {
+	case silent:
+		return fmt.Sprintf("%s reports no totals", other)
 	case !known:
 		return "allocator totals unknown"
 	case summed:
@@ -198,7 +202,7 @@ func (in *Input) parts(balances []*balance.Process) []part {
 	for _, b := range balances {
 		for i := range b.Devices {
 			d := &b.Devices[i]
-			at := slices.IndexFunc(out, func(p part) bool { return p.pid == d.PID && p.device == d.Device })
+			at := slices.IndexFunc(out, func(p part) bool { return p.pid == d.PID && p.device.Physical() == d.Device })
 			if at < 0 {
 				at = len(out)
 				out = append(out, part{pid: d.PID, device: d.Device})
@@ -243,18 +247,28 @@ func (p *printer) torch(a *heap.Account) {
 	}
 	p.field("peak", "%s  %s", exactText(a.Peak), when)
 	if a.Allocated == event.Unknown {
-		p.field("live", "unknown in all; %s since attach (this PyTorch reports no totals)", exactText(a.Live.Bytes))
+		p.field("live", "unknown in all; %s since attach (%s reports no totals)", exactText(a.Live.Bytes), reporter(a.Device.Allocator()))
 	} else {
 		p.field("live", "%s = %s since attach + %s before%s", exactText(a.Allocated), Bytes(a.Live.Bytes), Bytes(a.Before),
 			lostText(a.Lost))
 	}
-	p.field("reserved", "%s", exactText(a.Reserved))
+	if a.Device.Allocator().Totals() {
+		p.field("reserved", "%s", exactText(a.Reserved))
+	}
 	if a.Baseline != event.Unknown {
 		p.field("before", "%s allocated before the attach, stacks unknown", exactText(a.Baseline))
 	}
 	if a.OOMs > 0 {
 		p.field("oom", "%s refused", Plural(a.OOMs, "request"))
 	}
+}
+
+// reporter is an allocator that reports less than others: of PyTorch it is this version.
+func reporter(a event.Allocator) string {
+	if a == event.AllocatorTorch {
+		return "this PyTorch"
+	}
+	return a.String()
 }
 
 // lostText is the last term of the sum that makes up the live bytes; empty when it is 0.

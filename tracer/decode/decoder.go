@@ -113,8 +113,9 @@ type Process struct {
 	stacks *stackTable
 	counts figures.RawStacks
 
-	allocates bool              // PyTorch does
-	classes   map[uint64]string // names of the classes of nodes of autograd, by the addresses of their tables of functions
+	allocates bool                    // PyTorch does
+	objects   map[uint64]event.Device // of allocators other than PyTorch's, which they serve
+	classes   map[uint64]string       // names of the classes of nodes of autograd, by the addresses of their tables of functions
 }
 
 // NewProcess begins with a process. code may be nil: then stacks have no more than addresses.
@@ -200,7 +201,7 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 	switch {
 	case e.Kind == event.KindMark:
 		e.Device = event.Device{Index: -1}
-	case (e.Kind == event.KindAlloc || e.Kind == event.KindOutOfMemory) && e.Layer == event.LayerTorch:
+	case (e.Kind == event.KindAlloc || e.Kind == event.KindOutOfMemory) && r.Type == uint8(bpf.TraceRecordTypeRECORD_EVENT):
 		e.Autograd = p.autogradOf(r)
 	}
 	p.shared.received[int(r.Hook)%maxHooks]++
@@ -226,12 +227,15 @@ func (p *Process) free(r *bpf.TraceRecordFree) event.Event {
 	return e
 }
 
-// call makes the event of another layer than torch's.
+// call makes the event of a call, or of a report with operands.
 func (p *Process) call(r *bpf.TraceRecordCall) event.Event {
 	e := p.event(&r.Event)
 	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
 	if row := p.shared.row(r.Event.Meaning); row != nil {
 		describeCall(&e, row, &r.Value)
+		if row.Allocator != event.AllocatorTorch {
+			p.ofAllocator(&e, row.Allocator)
+		}
 	}
 	return e
 }
@@ -257,6 +261,13 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 	switch e.Kind {
 	case event.KindAlloc, event.KindOutOfMemory:
 		e.Size, e.Layer = row.EventSize(dims), row.EventLayer(dims)
+		if row.Requested > 0 {
+			e.Requested = dims[row.Requested]
+		}
+	case event.KindFree:
+		if e.Layer == event.LayerTorch {
+			e.Size = row.EventSize(dims)
+		}
 	case event.KindMap, event.KindUnmap, event.KindTrim:
 		e.Size = row.EventSize(dims)
 	}

@@ -22,6 +22,8 @@ const (
 	// Mark: one call is one event, which says nothing of memory: a step may begin there. Entry only. Pointer is the argument with the
 	// name of a range, a std::string, of which only those are events that marks.h in bpf/ knows; None: each call is one.
 	Mark
+	// Report is a function whose arguments say what an allocator has done. Entry only.
+	Report
 	// Call is a function that gives or takes memory: it took effect when it returned 0. Entry and return.
 	Call
 	// SetContext is a call by which a thread chooses the context that it allocates in from now on. No event.
@@ -54,6 +56,8 @@ var (
 	HIP = &Library{Name: "HIP", Globs: []string{"libamdhip64.so*", "libamdhip64-*.so*"}}
 	// Autograd is PyTorch beside its allocators, of which only what marks steps is traced.
 	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
+	// BFC is what has TensorFlow's or XLA's allocator in it: TensorFlow, or the plugin by which JAX uses a GPU.
+	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so", "xla_extension.so"}}
 	// LevelZero is the loader, through which every user of Intel's driver goes.
 	LevelZero = &Library{Name: "Level Zero", Globs: []string{"libze_loader.so*", "libze_loader-*.so*"}}
 	// Metal and MPS are macOS's, where a library in the process replaces functions: no row is theirs.
@@ -62,7 +66,7 @@ var (
 )
 
 // Libraries lists them in the order in which they are shown on Linux, but for Autograd, which has no memory.
-var Libraries = []*Library{Torch, Driver, Runtime, HIP, LevelZero}
+var Libraries = []*Library{Torch, BFC, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/limits.h.
 const MaxDims = 7
@@ -98,20 +102,26 @@ type Row struct {
 	Suffix  string // with Prefix: the name must end so; empty: any
 	Program Program
 	Layer   event.Layer
-	Object  event.Object
-	Kind    event.Kind
+	// Allocator is whose blocks it is about, on event.LayerTorch.
+	Allocator event.Allocator
+	Object    event.Object
+	Kind      event.Kind
 	// DeviceType is for calls, which do not tell it.
 	DeviceType event.DeviceType
 
-	// The arguments of torch's reports.
+	// The arguments of PyTorch's reports and of marks.
 	Pointer, Size, Allocated, Reserved, Device Arg
 
-	// The operands of calls. Addr is the address, or the handle that Object says; Handle, Ordinal and Dims as in
+	// The operands of calls and of other reports. Addr is the address, or the handle that Object says; Handle, Ordinal and Dims as in
 	// event.Event and in Bytes.
 	Addr, Handle, Ordinal Operand
 	Dims                  []Operand
 	// Bytes computes the size of the event from Dims. Nil: it is the first of them; unknown without any.
 	Bytes func(dims []uint64) uint64
+	// Requested is which of Dims is the bytes that the program asked for; 0: the call does not tell them apart from the size.
+	Requested int
+	// NoStatus: the function returns a value or nothing, and no error number.
+	NoStatus bool
 	// Where tells from Dims in which layer the memory is. Nil: in Layer.
 	Where func(dims []uint64) event.Layer
 	// Guard, where it is set, must be GuardValue, or the call is about something else than memory.

@@ -18,6 +18,8 @@ const (
 	FromField32
 	// FromOut is, at the return, the u64 at Offset of what the argument points to.
 	FromOut
+	// FromReturn is what the function returned.
+	FromReturn
 )
 
 // Operand is one value of a call. Arguments are counted from 0. On x86-64, 0 to 5 are in registers, 6 and on are the words on

@@ -15,7 +15,6 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gputrace/gputrace/bpf"
-	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -130,7 +129,17 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	t.Kind, t.Layer, t.Object, t.DeviceType = kindOf(r), uint8(r.Layer), uint8(r.Object), uint8(r.DeviceType)
 	t.ArgPtr, t.ArgSize, t.ArgDevice = uint8(r.Pointer), uint8(r.Size), uint8(r.Device)
 	t.ArgAllocated, t.ArgReserved = uint8(r.Allocated), uint8(r.Reserved)
+	t.Program = uint8(bpf.TraceHookProgramPROGRAM_CALL)
+	if r.Program < hook.Report {
+		t.Program = uint8(bpf.TraceHookProgramPROGRAM_TORCH)
+	}
 	t.Flags = 0
+	if r.Program == hook.Report {
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REPORT)
+	}
+	if r.NoStatus {
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_NO_STATUS)
+	}
 	if deferred && r.Retires() {
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_DEFER)
 	}
@@ -302,7 +311,7 @@ func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Pro
 
 // program is what runs at the entry of a function.
 func (k *Side) program(p *Probe) *ebpf.Program {
-	if p.Row.Layer == event.LayerTorch {
+	if p.Row.Program < hook.Report {
 		return k.objs.Report
 	}
 	return k.objs.Enter

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// arena is an allocator that the table of hooks does not have: testdata/programs/libarena.c. Its memory is what a function returns, its free
+// says no size, and the device is in what the pool points to.
+var (
+	arena     = &hook.Library{Name: "arena", Globs: []string{"libarena.so"}}
+	arenaRows = []hook.Row{
+		arenaRow("arena_take", event.KindAlloc, hook.Operand{From: hook.FromReturn}, hook.Operand{From: hook.FromArg, Arg: 1}),
+		arenaRow("arena_give", event.KindFree, hook.Operand{From: hook.FromArg, Arg: 1}),
+	}
+)
+
+func arenaRow(symbol string, kind event.Kind, addr hook.Operand, dims ...hook.Operand) hook.Row {
+	return hook.Row{
+		Library: arena, Symbol: symbol, Program: hook.Call, Layer: event.LayerTorch, Allocator: event.AllocatorExample, Kind: kind,
+		DeviceType: event.DeviceCUDA, Pointer: hook.None, Size: hook.None, Allocated: hook.None, Reserved: hook.None, Device: hook.None,
+		Handle: hook.Operand{From: hook.FromArg}, Ordinal: hook.Operand{From: hook.FromField32}, Addr: addr, Dims: dims, NoStatus: true,
+	}
+}
+
+// TestArena: an allocator is traced by adding its rows. What is live on each device is what its pools say, to the byte.
+func TestArena(t *testing.T) {
+	rows, libraries := hook.Rows, hook.Libraries
+	hook.Rows, hook.Libraries = append(arenaRows, rows...), append([]*hook.Library{arena}, libraries...)
+	defer func() { hook.Rows, hook.Libraries = rows, libraries }()
+
+	dir := t.TempDir()
+	p := startIn(t, dir, nil, filepath.Join(env.programs, "arena"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	tr := attach(t, p.pid, options(), nil)
+	p.release(t)
+	var used [2]uint64
+	var taken, refused uint64
+	_, err := fmt.Sscanf(p.await(t, "USED "), "USED %d %d %d %d", &used[0], &used[1], &taken, &refused)
+	require.NoError(t, err)
+	require.Positive(t, refused)
+	tr.finishWhole(t)
+	h := heap.New()
+	h.ApplyAll(tr.events)
+	totals := h.Totals()
+	require.Len(t, totals.Accounts, len(used))
+	allocated := uint64(0)
+	for i := range totals.Accounts {
+		a := &totals.Accounts[i]
+		require.Equal(t, event.AllocatorExample, a.Device.Allocator())
+		require.Equal(t, used[a.Device.Index], a.Live.Bytes, "cuda:%d", a.Device.Index)
+		require.Zero(t, a.UnknownFrees+a.LostFrees+a.Gaps)
+		require.Equal(t, fmt.Sprintf("cuda:%d", a.Device.Index), a.Device.String())
+	}
+	for _, s := range h.Snapshot().Sites {
+		allocated += s.Alloc.Bytes
+		stack := tr.target.Stack(s.Stack)
+		require.True(t, stack.Status.Complete())
+		require.Contains(t, stack.Frames[0].Func+stack.Frames[1].Func, "main", "who took it")
+	}
+	require.Equal(t, taken, allocated)
+	require.Zero(t, totals.Ignored)
+}
+
+// tensorflowKeeps keeps one result of each step, on TensorFlow's own allocator, and says how many bytes those are.
+const tensorflowKeeps = `
+import os, sys, time
+os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="2")
+import tensorflow as tf
+weights, kept = tf.Variable(tf.random.normal([512, 512])), []
+def step():
+    kept.append(tf.matmul(tf.random.normal([64, 512]), weights))
+step()
+print("READY", os.getpid(), flush=True)
+while not os.path.exists("DIR/go"):
+    time.sleep(0.01)
+kept.clear()
+for n in range(120):
+    step()
+    time.sleep(0.02)
+print("KEPT", sum(x.shape[0] * x.shape[1] * 4 for x in kept), flush=True)
+while not os.path.exists("DIR/hold"):
+    time.sleep(0.01)
+`
+
+// tensorflow is the version of which the allocator's report was read; its build for processors has the same allocator as that for GPUs.
+const tensorflow = "tensorflow-cpu==2.21.0"
+
+// TestTensorFlow records a TensorFlow program: what it keeps is known to the byte with the line that made it, and the first screen says so.
+func TestTensorFlow(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "keeps.py")
+	require.NoError(t, os.WriteFile(script, []byte(strings.ReplaceAll(tensorflowKeeps, "DIR", dir)), 0o600))
+	python, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python")
+	require.NoError(t, err)
+	p := startIn(t, dir, []string{"PYTHONPATH=" + installed(t, tensorflow)}, python, script).ready(t)
+	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
+	p.release(t)
+	var kept int64
+	_, err = fmt.Sscanf(p.await(t, "KEPT "), "KEPT %d", &kept)
+	require.NoError(t, err)
+	c.interrupt(t)
+	screen := c.stdout.String()
+	require.Contains(t, joinedLines(c.stderr.String()), "TensorFlow 2")
+	require.Contains(t, screen, "GROWING")
+	require.Contains(t, joinedLines(screen), "keeps 128.0 KiB more each step")
+	require.Contains(t, screen, "BFC reports no totals")
+	require.NotContains(t, screen, "PyTorch")
+	inuse, _ := readProfiles(t, c.out(), "report.html", "trace.gputrace")
+	require.GreaterOrEqual(t, sum(t, inuse, "inuse_space", "torch"), kept, "in blocks, which can be larger")
+	live := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals().Accounts
+	require.Len(t, live, 1)
+	require.EqualValues(t, kept, live[0].Live.Requested, "%+v", live[0])
+}

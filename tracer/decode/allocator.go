@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package decode
+
+import (
+	"encoding/binary"
+	"regexp"
+	"strconv"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+)
+
+// deviceReaders find the device of an allocator's object (event.Event.Handle) in the process. An allocator without one says the device in
+// its calls.
+var deviceReaders = map[event.Allocator]func(m process.Memory, object uint64) event.Device{
+	event.AllocatorBFC: bfcDevice,
+}
+
+// ofAllocator sets the device of an event of an allocator other than PyTorch's.
+func (p *Process) ofAllocator(e *event.Event, a event.Allocator) {
+	if read := deviceReaders[a]; read != nil {
+		d, ok := p.objects[e.Handle]
+		if !ok {
+			d = read(p.code.Memory(), e.Handle)
+			if p.objects == nil {
+				p.objects = map[uint64]event.Device{}
+			}
+			if len(p.objects) < maxObjects {
+				p.objects[e.Handle] = d
+			}
+		}
+		e.Device = d
+	}
+	e.Device.Type = a.Of(e.Device.Type)
+}
+
+// maxObjects is of how many objects the device is kept. A process has a few for each device.
+const maxObjects = 1024
+
+// bfcBytes is how much of a BFCAllocator is searched for its name. name_ was at 0x3e8 of 0.12's, behind the bins.
+const bfcBytes = 4096
+
+// bfcName is what TensorFlow and XLA call those of a GPU: "GPU_0_bfc", "GPU_0_mem_bfc". What is in host memory has another name.
+var bfcName = regexp.MustCompile(`^(?i:gpu)_(?:[a-z]+_)?(\d{1,3})(?:_[a-z_]+)?_bfc$`)
+
+// bfcDevice finds the device of a BFCAllocator by its name: a std::string of libstdc++ (address, length, characters or capacity) in the
+// object. Where that moves with each release, nothing else in the object is the address of such characters with their length behind it.
+// One that has another name is in host memory.
+func bfcDevice(m process.Memory, object uint64) event.Device {
+	host := event.Device{Type: event.DeviceCPU}
+	bytes := make([]byte, bfcBytes)
+	n, _ := m.ReadAt(bytes, object)
+	for at := 0; at+16 <= n; at += 8 {
+		address, length := binary.LittleEndian.Uint64(bytes[at:]), binary.LittleEndian.Uint64(bytes[at+8:])
+		if length < uint64(len("GPU_0_bfc")) || length > 64 || address == 0 {
+			continue
+		}
+		text := make([]byte, length)
+		if _, err := m.ReadAt(text, address); err != nil {
+			continue
+		}
+		if found := bfcName.FindSubmatch(text); found != nil {
+			ordinal, _ := strconv.Atoi(string(found[1]))
+			return event.Device{Type: event.DeviceCUDA, Index: ordinal8(ordinal)}
+		}
+	}
+	if n == 0 {
+		return event.Device{Type: event.DeviceCUDA, Index: -1}
+	}
+	return host
+}
+
+func ordinal8(n int) int8 { return ordinal(uint64(n)) }
