@@ -1,5 +1,5 @@
-// Takes memory from three pools of two devices and gives it back at random, then prints what each device has, the bytes that were taken,
-// and how many requests were refused.
+// Takes memory from three pools of two devices and gives it back at random, then prints what each device has, the bytes
+// that were taken, and how many requests were refused.
 //
 // arena --go FILE --hold FILE
 #include "arena.h"
@@ -17,7 +17,8 @@ int main(int argc, char **argv) {
     uint64_t seed = 1;
 
     parse_options(argc, argv, options);
-    for (int i = 0; i < pools; i++) pool[i] = arena_open(i % 2, 24 << 10);
+    for (int i = 0; i < pools; i++)
+        pool[i] = arena_open(i % 2, 24 << 10);
     printf("READY %d\n", (int)getpid());
     fflush(stdout);
     wait_for_file(go);

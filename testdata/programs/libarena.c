@@ -1,5 +1,5 @@
-// An allocator that nobody knows: pools of a device each, memory by address, a free that says neither size nor device, and no
-// error numbers. TestArena traces it by adding rows to the hook table.
+// An allocator that nobody knows: pools of a device each, memory by address, a free that says neither size nor device,
+// and no error numbers. TestArena traces it by adding rows to the hook table.
 #include "arena.h"
 #include <stdlib.h>
 
