@@ -50,7 +50,7 @@ func (a Allocator) State() bool { return allocators[a].state }
 // Simulated reports whether what another setting would have done can be computed.
 func (a Allocator) Simulated() bool { return allocators[a].simulated }
 
-// Of is the type of the same hardware, as an allocator numbers it.
+// Of returns the type of the same hardware as an allocator numbers it.
 func (a Allocator) Of(t DeviceType) DeviceType {
 	return t.Physical() | DeviceType(a)<<allocatorShift
 }

@@ -143,7 +143,7 @@ func (s *Source) programEnded() bool {
 	return s.End != nil && (s.End.Reason == recording.ReasonExited || s.End.Reason == recording.ReasonExeced)
 }
 
-// peakMatters is how much higher than what is in use at the end a peak must be to be shown in its place: one part in so many.
+// peakMatters: a peak replaces the memory in use at the end if it is higher by 1/peakMatters.
 const peakMatters = 20
 
 // peaked reports whether a peak is to be shown in the place of a moment.

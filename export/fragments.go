@@ -81,7 +81,7 @@ func (s *Source) fragmentation(selection view.Selection, request uint64) ([]what
 	return out, nil
 }
 
-// requestAt is what is asked of a map: so many bytes, or what failed at its moment.
+// requestAt returns the request to look at: of the given size, or the one that failed at the moment of the map.
 func (s *Source) requestAt(m *fragments.Map, bytes uint64) fragments.Request {
 	failed, _ := s.Trace.Refusals()
 	for i := range failed {

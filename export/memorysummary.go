@@ -71,7 +71,7 @@ func WriteMemoryStats(w io.Writer, r *summary.Report, lines *view.View, asJSON b
 	return nil
 }
 
-// onDevice is what of a view is of the caching allocator of one device.
+// onDevice returns the part of a view that belongs to the caching allocator of one device.
 func onDevice(v *view.View, device int) *view.View {
 	out := *v
 	s := *v.Snapshot

@@ -17,7 +17,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// What a timeline shows unless it is asked for less. Browsers hold 2 to 4 GB of a trace.
+// Limits of a timeline by default. Browsers hold 2 to 4 GB of a trace.
 const (
 	perfettoEvents    = 5_000_000
 	chromeEvents      = 1_000_000 // of four times the bytes
@@ -25,7 +25,7 @@ const (
 	timelineMoments   = 24
 )
 
-// timelineOf chooses what a timeline of at most so many events shows.
+// timelineOf chooses the part of a recording that fits a timeline with this number of events.
 func timelineOf(in *Input, events uint64) (*view.Timeline, error) {
 	s := in.Selection
 	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments, Phases: maxSlices}

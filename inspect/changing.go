@@ -23,7 +23,7 @@ import (
 //
 //	X - S <= active bytes in what changed <= X - S + R
 //
-// Of several pairs, which take less than a millisecond each, the one that says most is kept. In most of them R is 0.
+// Several pairs are read, each in less than a millisecond, and the most precise one is kept. In most of them R is 0.
 
 // Changing is what of a device's map did not stand still while it was read. In the map it is ranges of StateChanging.
 type Changing struct {

@@ -2,7 +2,7 @@
 
 package process
 
-// About is what a process says of itself. The zero value is of one that nothing is known of.
+// About is what a process says of itself. In the zero value nothing is known.
 type About struct {
 	Name    string   // as of Process.Name
 	Cmdline []string // the first arguments, at most aboutArguments

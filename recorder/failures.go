@@ -22,7 +22,7 @@ const (
 	// a request fails has no more to read then.
 	readFirst = time.Second
 	readEvery = 10 * time.Second
-	// fullShare is how much of a device must be free, one part in so many: with less, holders are read beforehand, every holdersEvery.
+	// fullShare: if less than 1/fullShare of a device is free, holders are read every holdersEvery, before a request fails.
 	fullShare = 10
 	// contextBytes is about what the driver keeps for a process beside what it has obtained, where the driver itself cannot be asked.
 	contextBytes = 512 << 20

@@ -24,9 +24,9 @@ const (
 	peakAfter = 500 * time.Millisecond
 	peakPause = time.Second
 	lookEvery = 250 * time.Millisecond
-	// peakShare bounds the part of the time that readings at peaks take: one in so many. A reading takes a second of a core, or more.
+	// peakShare: readings at peaks take at most 1/peakShare of the time. A reading takes a second of a core, or more.
 	peakShare = 50
-	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
+	// peakGrowth: holders are read again at a peak that exceeds the last one by 1/peakGrowth.
 	peakGrowth = 20
 	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one; scanBlock is what
 	// it may take more for each live block: a job that has leaked for days has a million, of which a quiet core reads one in 40 us.

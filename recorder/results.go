@@ -291,7 +291,7 @@ func (p *Process) first(v *Views, path string, alone bool) {
 	p.done.answer = v.First(p, filepath.Join(path, p.folder), v.Write != nil && v.wanted(p.done.events), alone)
 }
 
-// wanted reports whether the files are to be made of so many events.
+// wanted reports whether the files are to be made for this number of events.
 func (v *Views) wanted(events uint64) bool { return v.Asked || events <= maxUnasked }
 
 // fill writes all files of the results.

@@ -70,7 +70,7 @@ type End struct {
 	// are its own, and tell.
 	Lost             *uint64 `json:"lost,omitempty"`
 	StackRecordsLost uint64  `json:"stack_records_lost"`
-	// StacksOverLimit is events whose stack was not kept, because there were so many different ones.
+	// StacksOverLimit counts events whose stack was dropped because the limit of different stacks was reached.
 	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
 	RawStacks *figures.RawStacks `json:"raw_stacks,omitempty"`

@@ -323,8 +323,8 @@ func (tr *Tracer) refreshIfDue() {
 // collectEvery is how often the kernel's table is read while records of processes do not fit the ring.
 const collectEvery = 20 * time.Millisecond
 
-// collectIfLost looks for processes of which it was not reported that they ended, or, where that ends their trace, ran another program, because a record did not fit the ring. What they have sent may still be
-// in it.
+// collectIfLost finds processes whose exit or exec record was lost because it did not fit the ring. Their earlier records may still be in the
+// ring.
 func (tr *Tracer) collectIfLost() {
 	lost := tr.kernel.ProcessNewsLost()
 	if lost == tr.newsLost || time.Since(tr.collected) < collectEvery {

@@ -65,7 +65,7 @@ type Target struct {
 	lost    losses           // when that was last asked for
 	pages   uint64           // of code, when the mappings were last read
 
-	// Of one that is hooked, or about to be.
+	// For targets that are hooked, or about to be.
 	code        *mapped.Files
 	records     *decode.Process
 	regions     []mapped.Region // of now

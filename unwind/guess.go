@@ -23,7 +23,7 @@ func (w *unwinding) guess(code Code, frame *StackFrame) bool {
 	if err != nil || !w.Code(ret-1).Exec || !isCall(w.text(ret-callBytes, callBytes)) {
 		return false
 	}
-	// What the function did to the other registers that it must preserve is not known.
+	// The other callee-saved registers are unknown: the function may have changed them.
 	const preserved = 1<<3 | 1<<12 | 1<<13 | 1<<14 | 1<<15
 	w.regs.lost |= preserved
 	w.regs.value[m.fp], w.regs.value[m.sp], w.regs.value[m.ra] = saved, fp+16, ret

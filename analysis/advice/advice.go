@@ -42,7 +42,7 @@ type Rule struct {
 // longer is the name of the only rule of memory that grows by longer blocks: the others say why there are more.
 const longer = "longer"
 
-// Of is the advice of the first rule whose proof is there; nil: there is none.
+// Of returns the advice of the first rule that is proved; nil if none is.
 func Of(e *Evidence) *Rule {
 	for i := range rules {
 		if (rules[i].Name == longer) == e.Longer && rules[i].Needs(e) {

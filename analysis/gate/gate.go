@@ -119,7 +119,7 @@ const (
 // Found is something that was measured, and where.
 type Found struct {
 	Kind FoundKind
-	// What is "cuda:0", the category, or empty where Line says it.
+	// What is "cuda:0", the category, or empty if Line is set.
 	What string
 	// Line is the line of the program; of a device, the one with the most memory at the peak. The zero value: not known.
 	Line      view.Call

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// What a report of holders is made of.
+// The parts of a report of holders.
 type (
 	Report = scan.Report
 	Block  = scan.Block
@@ -155,7 +155,7 @@ func (h *Index) By(g Grouping, n int) Table {
 	return t
 }
 
-// categories lists all of them, so that it shows what there is nothing of.
+// categories lists all categories, empty ones included.
 func (h *Index) categories(rows map[string]*Row) []Row {
 	var out []Row
 	for _, c := range scan.Categories() {

@@ -8,7 +8,7 @@ import "github.com/gputrace/gputrace/event"
 // differ in size, one class rises where another falls.
 const exchangeShare = 0.5
 
-// Of a cache that is bounded in bytes, or of sessions that come and go, the number of entries rises and falls by chance.
+// The number of entries rises and falls by chance in a cache that is bounded in bytes, or with sessions that come and go.
 const (
 	longLived = 8 // steps after which a block that is freed counts as an entry
 	// certainRise is how many times the standard deviation of a difference of as many blocks as were exchanged a rise must be.

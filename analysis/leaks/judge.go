@@ -16,7 +16,7 @@ const (
 	// fallFactor is how many times as much as it ever fell a series must have risen.
 	fallFactor = 2
 	looseFall  = 4 // of a growth, and where rises are not in equal distances
-	// laterShare is the part of all steps, one in so many, that a rise must last for which was faster or slower before.
+	// laterShare: a rise that was faster or slower before must last for 1/laterShare of all steps.
 	laterShare = 3
 )
 

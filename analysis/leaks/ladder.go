@@ -4,7 +4,7 @@ package leaks
 
 import "slices"
 
-// What a run of equal rises in equal distances must be.
+// Conditions on a run of equal rises at equal distances.
 const (
 	keptRungs = 32 // the latest are kept, at least
 	// suspectRises of equal amounts in equal distances are too few for a finding, and too many for the word steady, where the distance is

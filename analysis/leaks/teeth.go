@@ -8,7 +8,7 @@ import "math"
 // is seen from trough to trough.
 const (
 	maxTroughs = 128 // are kept; when they are full, every second one
-	// majorFall is the part of the largest fall, one in so many, that makes a trough count: smaller ones are of younger generations.
+	// majorFall: a trough counts if its fall is at least 1/majorFall of the largest. Smaller ones are collections of younger generations.
 	majorFall = 2
 	// toothShare is the part of the height of a series, one in so many, that teeth must have to be looked at, and largeShare the part from which on
 	// nothing else tells whether it rises.

@@ -14,7 +14,7 @@ import (
 )
 
 // Watch judges a process while its events come in. It is the heap.Follower of its live set, and See comes before each event is applied.
-// What it keeps depends on the number of sites, and not on that of steps. Not safe for concurrent use.
+// Its memory depends on the number of sites, not on the number of steps. Not safe for concurrent use.
 type Watch struct {
 	tracker   *steps.Tracker
 	resolve   func(event.StackID) *event.Stack

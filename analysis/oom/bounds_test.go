@@ -214,7 +214,7 @@ func TestGrowingBytes(t *testing.T) {
 	require.Zero(t, (&Case{}).growing())
 }
 
-// TestUse: what of a device was free is what neither the process nor another one has, and not known where one of these is not.
+// TestUse: free = total - own - others, and unknown if one of them is.
 func TestUse(t *testing.T) {
 	of := func(change func(*Case)) uint64 {
 		c := &Case{Total: 100, Others: 20, Context: 5, Other: heap.Count{Bytes: 7}, Torch: balance.Torch{Reserved: 30, Allocated: 10}, Free: u}

@@ -139,7 +139,7 @@ func (c *Case) missing() uint64 {
 	return short + max(asked, c.Requested+c.follows()) - asked
 }
 
-// suffices reports whether so many bytes more would have been enough.
+// suffices reports whether this many more bytes would have been enough.
 func (c *Case) suffices(bytes uint64) Answer {
 	missing := c.missing()
 	switch {

@@ -110,7 +110,7 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 	if known && context() != event.Unknown {
 		c.Context = context()
 	}
-	// What was freed since is still the pool's, so that the driver's figure is that of the failing call.
+	// Memory that was freed since still belongs to the pool, so the driver's figure is the one of the failing call.
 	if own := figures.Add(c.held(), c.Other.Bytes); c.Async && r.Failed == c.Time && uint64(d.Used) != event.Unknown && uint64(d.Used) >= own {
 		c.Context = uint64(d.Used) - own
 	}

@@ -176,7 +176,7 @@ func (l *lifetimes) newer(h *heap.Heap) map[heldLine]string {
 	return out
 }
 
-// mostOf says what most blocks of a line are: all but less than one part in so many.
+// mostOf: a line is described by a property of its blocks if fewer than 1/mostOf of them lack it.
 const mostOf = 4
 
 // known is the number of a group of which category and holder are known.

@@ -376,7 +376,7 @@ func mergeMoments(list []Moment, first, width uint64) []Moment {
 	return out
 }
 
-// momentOf is the index of the moment after so many events; -1: it is none.
+// momentOf returns the index of the moment after n events; -1 if no moment is there.
 func momentOf(list []Moment, event uint64) int {
 	i, ok := slices.BinarySearchFunc(list, event, func(m Moment, e uint64) int { return cmp.Compare(m.Event, e) })
 	if !ok {

@@ -80,7 +80,7 @@ func (c *Classifier) Learn(id event.StackID) {
 	}
 }
 
-// Of is what a stack says.
+// Of returns the phase of a stack.
 func (c *Classifier) Of(id event.StackID) Result {
 	if id == c.last && id != 0 {
 		return c.lastIs

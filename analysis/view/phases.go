@@ -190,7 +190,7 @@ func (p *Purposes) Allocated(b *heap.Block, e *event.Event) { p.follow.allocated
 // Freed is what a block was for that is freed, as Visitor.Freed.
 func (p *Purposes) Freed(b *heap.Block, e *event.Event) phases.Category { return p.follow.freed(b, e) }
 
-// Moved makes what was noted of one block that of another, as Visitor.Moved.
+// Moved transfers the notes on one block to another, as Visitor.Moved.
 func (p *Purposes) Moved(from, to *heap.Block) { p.follow.moved(from, to) }
 
 // InUse is what a block is for that is in use at the end of the trace, and what is known of what holds it.

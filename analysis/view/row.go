@@ -30,17 +30,17 @@ type Row struct {
 	Blocks uint64 // 0 where only the bytes are known
 
 	Share float64 // of a Table: of View.Total, 0 to 1; 0 when that is 0
-	// Of View.SumBy: the row in one line of printable text, and what was allocated since the first event, or in the range.
+	// Set by View.SumBy: the row in one line of printable text, and what was allocated since the first event, or in the range.
 	Text        string
 	AllocBytes  int64
 	AllocBlocks uint64
 
-	// Of a sample that a recording has; empty in tables, where the Name says them, and in samples of profiles.
+	// Set in samples of a recording; empty in tables, where the Name says them, and in samples of profiles.
 	Phase    string // one of phases.Phases
 	Module   string // as stacks.Module
 	Operator string // as stacks.Operator
 	StackID  event.StackID
-	// Of a sample of a view that was selected with Selection.Detail; else empty.
+	// Set in samples of a view that was selected with Selection.Detail; else empty.
 	Category string // one of phases.Categories
 	Step     string // "step 12", or NoStep
 	Holder   string // as HeldSite.Name; NoHolder, or HolderFreed

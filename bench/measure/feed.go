@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/decode"
 )
 
-// What the records of a feed say.
+// Contents of the records of a feed.
 const (
 	feedPID     = 4242
 	feedThreads = 16

@@ -136,7 +136,7 @@ func newApp() *cli.App {
 	return app
 }
 
-// hideFalse keeps "(default: false)" out of the help: that is what a flag is for.
+// hideFalse removes "(default: false)" from the help, because every flag is off by default.
 func hideFalse(flags []cli.Flag) {
 	for _, f := range flags {
 		if b, ok := f.(*cli.BoolFlag); ok {

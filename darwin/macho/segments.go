@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 )
 
-// Of a header of 64 bits and of LC_SEGMENT_64 (mach-o/loader.h), bytes.
+// Sizes of a 64-bit header and of LC_SEGMENT_64 (mach-o/loader.h), bytes.
 const (
 	HeaderBytes = 32
 	MaxCommands = 1 << 16 // more than any image has

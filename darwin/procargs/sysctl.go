@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of reads what a process was started with. The environment is shown to its own user and root.
+// Of reads the arguments and environment of a process. The environment is visible to its own user and root.
 func Of(pid int) (*Args, error) {
 	b, err := unix.SysctlRaw("kern.procargs2", pid)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// What can be asked, as in ring.h.
+// The questions, as in ring.h.
 const (
 	askMemory  = 1
 	askRegions = 2
@@ -46,7 +46,7 @@ type Region struct {
 	Other      bool   // it is a map of its own, or of a file
 }
 
-// Of Region.Protection (mach/vm_prot.h).
+// Bits of Region.Protection (mach/vm_prot.h).
 const (
 	ProtRead  = 1
 	ProtWrite = 2

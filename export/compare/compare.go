@@ -78,7 +78,7 @@ func isProfile(head []byte) bool {
 // IsProfile reports whether it is a profile, which is of one moment only.
 func (d *File) IsProfile() bool { return d.profile != nil }
 
-// emptied is how much more was in use at the peak than at the end where a program has given its memory back before it ended: so many times.
+// emptied: a program released its memory before it ended if the peak is at least emptied times the memory in use at the end.
 const emptied = 100
 
 // IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there is memory of PyTorch's, only that

@@ -164,7 +164,7 @@ type dumpBlock struct {
 	Requested *uint64 `json:"requested,omitempty"` // a free block has none; nor have others where the allocator does not keep it
 	Stream    uint64  `json:"stream"`
 	State     string  `json:"state"`
-	// What holds it, as in the output of gputrace who.
+	// The holder, as in the output of gputrace who.
 	Category string `json:"category,omitempty"`
 	Holder   string `json:"holder,omitempty"`
 }

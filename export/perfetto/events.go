@@ -144,7 +144,7 @@ func (t *trace) lifetimes() {
 		lane.free = max(l.End, begin)
 		all = append(all, boundary{time: lane.free, end: true, life: l, lane: lane.uuid})
 	}
-	// Of one time a lane's end stays before its next beginning.
+	// At equal times, the end on a lane comes before the next beginning.
 	slices.SortStableFunc(all, func(x, y boundary) int { return cmp.Compare(x.time, y.time) })
 	s := t.sequence(0)
 	for i := range all {

@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// What is shown of the processes of a job.
+// Columns and limits of the table of a job's processes.
 const (
 	rankCategories = 6
 	rankSkews      = 4

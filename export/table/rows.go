@@ -30,7 +30,7 @@ func (p *printer) tables() {
 	}
 }
 
-// peakMatters is how much more than what is live at the end a peak must be to be shown: one part in so many.
+// peakMatters: a peak is shown if it exceeds the memory live at the end by 1/peakMatters.
 const peakMatters = 20
 
 // table prints nothing for a table without rows.

@@ -133,7 +133,7 @@ func elsewhereText(c *oom.Case) (out string) {
 	return out
 }
 
-// What is free or waits is said where it is this part of what is reserved, and this many bytes, at least.
+// Free and waiting memory is mentioned if it is at least this part of the reserved memory, and at least this many bytes.
 const (
 	spareShare   = 4
 	pendingShare = 10

@@ -47,7 +47,7 @@ func (s *Stream) Rewind() error {
 	return nil
 }
 
-// What Random makes events of.
+// The processes, devices and sizes of Random's events.
 const (
 	PID     = 4242
 	stacks  = 24

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// What a trace takes beside the kernel's rings and tables, bytes: measured on PyTorch jobs by what a control group is charged
+// Memory of a trace besides the kernel's rings and tables, bytes: measured on PyTorch jobs by what a control group is charged
 // (docs/environments.md).
 const (
 	memoryRows   = 50 << 20 // the kernel's tables of unwind rows, which grow with the libraries of the job

@@ -132,7 +132,7 @@ func (m *Model) edges(width int) []float64 {
 	return out
 }
 
-// What a column shows that is not the index of a span.
+// Values of a column that are not the index of a span.
 const (
 	noSpan     = -1
 	shortSpans = -2 // all that is in it is in no column

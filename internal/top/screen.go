@@ -318,7 +318,7 @@ func shorten(rows []Row) []Row {
 	return append(rows[:maxRows-1:maxRows-1], rest)
 }
 
-// Stacks are kept of so many lines, of each so many.
+// stackRows limits the lines whose stacks are kept, stacksOfRow the stacks of each line.
 const (
 	stackRows   = 30
 	stacksOfRow = 3

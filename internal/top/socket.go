@@ -124,7 +124,7 @@ func (s *Server) accept(clients *sync.WaitGroup) {
 	}
 }
 
-// What a client asks for, a line each: first where to begin.
+// The request of a client, one line per item: first where to begin.
 const (
 	askAll     = "all\n"
 	askNow     = "now\n"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kept is the folder that stays of a request for memory that failed, whatever becomes of the recording that it is of.
+// Package kept writes the out-of-memory folder, which survives even if the recording is lost.
 package kept
 
 import (

@@ -35,7 +35,7 @@ type attacher interface {
 	Stop()
 	Close() error
 
-	// What to say, and with which rights.
+	// Texts, and the rights that an attach has.
 	Memory() directmap.Use
 	Notices() []string
 	Warnings() []error

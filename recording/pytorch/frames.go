@@ -64,7 +64,7 @@ func (s *stacks) frame(k frameKey) uint32 {
 
 // newFrame says of what kind a frame is: PyTorch does not. A Python frame has a Python file, or a name in angle brackets for
 // one ("<string>", "<frozen runpy>"), or the name of a cell of a notebook, which ends in .py too; everything else is native.
-// Of a native frame whose library PyTorch did not symbolize, the line is an offset in it.
+// If PyTorch did not symbolize a native frame, the line is an offset in the library.
 func (s *stacks) newFrame(k frameKey) event.Frame {
 	f := event.Frame{Kind: event.FrameNative, Func: k.name, File: k.file, Line: int(k.line)}
 	switch {

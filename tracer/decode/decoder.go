@@ -291,7 +291,7 @@ func ordinal(v uint64) int8 {
 	return int8(v)
 }
 
-// noCode is that of a process of which nothing is known.
+// noCode is the Code of an unknown process.
 type noCode struct{}
 
 func (noCode) Memory() process.Memory         { return nothing{} }

@@ -25,7 +25,7 @@ const (
 	slotWord     = 1 << 61
 )
 
-// What is kept of stacks that were sent raw. A thread sends one after the other, and its event soon after.
+// Limits of what is kept of raw stacks. A thread sends its stacks one after the other, each followed by its event.
 const (
 	maxCopies = 256     // whose RECORD_RAW is still to come: at most one a thread, and what a full ring left over
 	maxRawIDs = 1 << 16 // whose event may still come: half a minute at the highest rate

@@ -54,7 +54,7 @@ type stackTable struct {
 	// python and memory are those of the last stack; python is nil while the interpreter is not known.
 	python *cpython.Runtime
 	memory process.Memory
-	over   uint64 // events with a stack that came when there were so many
+	over   uint64 // events whose stack came after the limit was reached
 
 	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
@@ -148,7 +148,7 @@ func (f *rawFrame) lookupPC() uint64 {
 	return f.pc
 }
 
-// What stands for the function of a Python frame whose code object could not be read.
+// Names of functions of Python frames whose code object could not be read.
 const (
 	unreadEnded   = "<ended before it was read>"
 	unreadFreed   = "<changed before it was read>" // the program freed it, or put something else there

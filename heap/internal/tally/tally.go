@@ -43,7 +43,7 @@ func (c *Count) Remove(bytes, requested uint64) {
 	}
 }
 
-// Of is the count of one allocation; both sizes are bytes and may be event.Unknown.
+// Of returns the count of one allocation. Both sizes are bytes and may be event.Unknown.
 func Of(size, requested uint64) Count {
 	var c Count
 	c.Add(size, requested)

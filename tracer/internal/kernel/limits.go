@@ -16,8 +16,8 @@ const (
 	cachedWalks = 4096
 )
 
-// crowdedCache is how often each place of the cache of walks must have been written before it is said that it is too small, and only
-// where fewer stacks are found in it than are not.
+// crowdedCache is the number of writes per slot of the cache of walks after which gputrace warns that the cache is too small, if most stacks
+// are not found in it.
 const crowdedCache = 16
 
 // Walks is how the kernel side came to the stacks of PyTorch's layer. Cached is about: it is counted without a lock.

@@ -86,7 +86,7 @@ func (a *Attributes) getterOf(typ, offset uint64) string {
 	return found
 }
 
-// Of is the one attribute of an object of a C type, or of its bases, whose function reads a field.
+// Of returns the one attribute of a C type, or of its bases, whose function reads a field of the object.
 func (a *Attributes) Of(t *pyobject.Type, offset uint64) string {
 	k := savedField{t.Addr, offset}
 	if name, ok := a.names[k]; ok {

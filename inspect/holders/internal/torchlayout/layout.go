@@ -364,7 +364,7 @@ func (n *Objects) vector(at, size, limit uint64) (begin, count uint64, ok bool) 
 	return begin, (end - begin) / size, true
 }
 
-// What the first word of a SavedVariable may be.
+// Values of the first word of a SavedVariable.
 const (
 	savedNothing = iota // it is none
 	savedEmpty          // null, or the undefined tensor
