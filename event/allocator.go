@@ -2,29 +2,31 @@
 
 package event
 
-// Allocator is whose blocks those of LayerTorch are. It is the upper three bits of a DeviceType: each allocator numbers devices for itself,
-// so that a device of one is not that of another, and each has totals of its own. The zero value is PyTorch's, and means nothing on other layers.
+// Allocator identifies the framework's allocator that made a block of LayerTorch. It is stored in the upper three bits of a
+// DeviceType, because each allocator numbers devices and keeps totals for itself. The zero value is PyTorch's; other layers
+// ignore it.
 type Allocator uint8
 
 // The allocators are written to files: never renumber.
 const (
 	// AllocatorTorch is PyTorch's caching allocator, of any backend.
 	AllocatorTorch Allocator = 0
-	// AllocatorBFC is that of TensorFlow and of XLA, and with it JAX (tsl::BFCAllocator).
+	// AllocatorBFC is the allocator of TensorFlow and of XLA, and so of JAX (tsl::BFCAllocator).
 	AllocatorBFC Allocator = 1
-	// AllocatorExample is the one that testdata/ makes up, to show that an allocator is added by its rows.
+	// AllocatorExample is a made-up allocator of testdata/, which shows that an allocator is added by adding rows.
 	AllocatorExample Allocator = 7
 )
 
-// allocatorShift is where in a DeviceType the allocator begins. c10's types are below 32 (COMPILE_TIME_MAX_DEVICE_TYPES is 22).
+// allocatorShift is the first bit of the allocator in a DeviceType. c10's types are below 32 (COMPILE_TIME_MAX_DEVICE_TYPES is
+// 22).
 const allocatorShift = 5
 
-// allocatorFacts is where allocators differ.
+// allocatorFacts describes how one allocator differs from the others.
 type allocatorFacts struct {
-	title     string // for people
-	totals    bool   // its events say how much it has allocated
-	state     bool   // its blocks can be read without events
-	simulated bool   // there are rules by which another setting is tried
+	title     string // shown to people
+	totals    bool   // its events carry its total of allocated bytes
+	state     bool   // its blocks can be read from the process without events
+	simulated bool   // gputrace knows its rules, so other settings can be simulated
 }
 
 var allocators = map[Allocator]allocatorFacts{
@@ -33,7 +35,7 @@ var allocators = map[Allocator]allocatorFacts{
 	AllocatorExample: {title: "the example"},
 }
 
-// String is its name for people: "PyTorch", "BFC".
+// String returns the allocator's name for people: "PyTorch", "BFC".
 func (a Allocator) String() string {
 	if f, ok := allocators[a]; ok {
 		return f.title
@@ -41,28 +43,28 @@ func (a Allocator) String() string {
 	return name(nil, a, "allocator")
 }
 
-// Totals reports whether its events have the allocator's own total of what is allocated.
+// Totals reports whether the allocator's events carry its own total of allocated bytes.
 func (a Allocator) Totals() bool { return allocators[a].totals }
 
-// State reports whether its blocks can be read from the process, as dump does.
+// State reports whether the allocator's blocks can be read from the process, as dump does.
 func (a Allocator) State() bool { return allocators[a].state }
 
-// Simulated reports whether what another setting would have done can be computed.
+// Simulated reports whether gputrace can compute the effect of another allocator setting.
 func (a Allocator) Simulated() bool { return allocators[a].simulated }
 
-// Of returns the type of the same hardware as an allocator numbers it.
+// Of returns the DeviceType by which a numbers the same hardware.
 func (a Allocator) Of(t DeviceType) DeviceType {
 	return t.Physical() | DeviceType(a)<<allocatorShift
 }
 
-// Allocator is whose device it is.
+// Allocator returns the allocator that numbers devices of this type.
 func (t DeviceType) Allocator() Allocator { return Allocator(t >> allocatorShift) }
 
-// Physical is the hardware alone, as the driver's layers name it.
+// Physical returns the hardware type without the allocator, as the driver's layers use it.
 func (t DeviceType) Physical() DeviceType { return t & (1<<allocatorShift - 1) }
 
-// Physical is the device as the driver's layers name it.
+// Physical returns the device without the allocator, as the driver's layers use it.
 func (d Device) Physical() Device { return Device{d.Type.Physical(), d.Index} }
 
-// Allocator is whose device it is.
+// Allocator returns the allocator that numbers the device.
 func (d Device) Allocator() Allocator { return d.Type.Allocator() }

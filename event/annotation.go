@@ -2,78 +2,78 @@
 
 package event
 
-// ObservedBlock is one block that was read from the allocator state: allocated, and not freed.
+// ObservedBlock is one allocated block, as read from the allocator state.
 type ObservedBlock struct {
 	Addr, Size uint64 // bytes
 	Requested  uint64 // bytes; Unknown when not known
 	Stream     uint64 // raw handle; Unknown when not known
 }
 
-// ObservedSegment is one segment that was read from the allocator state.
+// ObservedSegment is one segment, as read from the allocator state.
 type ObservedSegment struct {
-	Addr, Size uint64 // bytes; of an expandable segment, a contiguously mapped part
-	Expandable bool   // it is mapped page by page
+	Addr, Size uint64 // bytes; for an expandable segment, a contiguously mapped part
+	Expandable bool   // mapped page by page
 }
 
-// Observation is one reading of a device's allocator state while the program runs. It is not of one moment: each block is as it
-// was at some moment between From and To. A block that was allocated all that time is in it.
+// Observation is one reading of a device's allocator state while the program runs. It is not a snapshot of one moment: each
+// block was read at some moment between From and To. A block that was allocated during all of that time is included.
 type Observation struct {
 	PID      uint32
 	Device   Device
 	From, To uint64 // CLOCK_BOOTTIME nanoseconds, as in the events
 	Blocks   []ObservedBlock
-	Segments []ObservedSegment // nil, with Reserved unknown: they were not read
-	// Allocated and Reserved are the allocator's own totals, bytes, when they were the same at From and at To; else
-	// Unknown.
+	Segments []ObservedSegment // nil, and Reserved Unknown, when they were not read
+	// Allocated and Reserved are the allocator's own totals in bytes; Unknown unless they were the same at From
+	// and at To.
 	Allocated, Reserved uint64
 }
 
-// Loss is events that happened and were not received.
+// Loss describes events that happened and were not received.
 type Loss struct {
-	From, To uint64 // between these times, CLOCK_BOOTTIME nanoseconds, as in the events
+	From, To uint64 // the events were lost between these times, CLOCK_BOOTTIME nanoseconds
 	Events   uint64
 }
 
-// Steps is steps of a process that have begun. They are of the last numbering that there is: when it becomes clear that a step begins
-// with something else, they are numbered anew.
+// Steps lists steps of a process that have begun. Readers use the latest Numbering: when gputrace finds a better sign of where a
+// step begins, it numbers all steps again.
 type Steps struct {
 	Numbering int      // from 1 on
-	Source    string   // by what they were recognised, as steps.Source
+	Source    string   // how the steps were recognised, as steps.Source
 	On        string   // what a step begins with, for people
-	Chosen    string   // the function that was chosen for it; empty: none was
+	Chosen    string   // the function that was chosen for On; empty if none was
 	First     int      // number of the first of Begins, from 1 on
 	Begins    []uint64 // CLOCK_BOOTTIME nanoseconds, ascending
 }
 
-// Held is what holds the blocks of some sites, read while the program runs.
+// Held lists the holders of the blocks of some sites, read while the program runs.
 type Held struct {
-	Time uint64 // of the reading, CLOCK_BOOTTIME nanoseconds
+	Time uint64 // time of the reading, CLOCK_BOOTTIME nanoseconds
 	Rows []HeldRow
 }
 
-// HeldRow is blocks of one site with one holder.
+// HeldRow counts the blocks of one site that have one holder.
 type HeldRow struct {
 	Site   string // as view.Site.Name
-	Holder string // empty: not known
+	Holder string // empty when not known
 	Bytes  uint64
 	Blocks uint64
 }
 
-// AnnotationKind says what an annotation is.
+// AnnotationKind is the kind of an annotation.
 type AnnotationKind uint8
 
 // The kinds of annotations are written to files: never renumber.
 const (
-	AnnotationWatch      AnnotationKind = 1 // the live set remembers from here on what changes in PID, for an observation to come
-	AnnotationUnwatch    AnnotationKind = 2 // the end of AnnotationWatch
+	AnnotationWatch      AnnotationKind = 1 // the live set starts to log changes in PID, for the observation that follows
+	AnnotationUnwatch    AnnotationKind = 2 // ends AnnotationWatch
 	AnnotationObserved   AnnotationKind = 3 // the live set was reconciled with Observation
 	AnnotationBaseline   AnnotationKind = 4 // the allocator state of Device had Allocated and Reserved before the first event
-	AnnotationFromStart  AnnotationKind = 5 // the events of PID begin before it first used the GPU
+	AnnotationFromStart  AnnotationKind = 5 // the events of PID begin before its first use of the GPU
 	AnnotationCheckpoint AnnotationKind = 6 // State is the result of all events and annotations before
 	AnnotationLost       AnnotationKind = 7 // Loss: events of PID are missing
-	AnnotationSteps      AnnotationKind = 8 // Steps of PID have begun. It is no input of the live set
-	AnnotationHeld       AnnotationKind = 9 // Held: what holds blocks of PID. It is no input of the live set
-	// AnnotationReading is a Reading: what the driver and the memory of PID said. It is no input of the live set.
+	AnnotationSteps      AnnotationKind = 8 // Steps of PID have begun; does not change the live set
+	AnnotationHeld       AnnotationKind = 9 // Held: the holders of blocks of PID; does not change the live set
+	// AnnotationReading is a Reading: memory figures of the driver and of PID. It does not change the live set.
 	AnnotationReading AnnotationKind = 10
 )
 
@@ -86,24 +86,25 @@ var annotationNames = map[AnnotationKind]string{
 
 func (k AnnotationKind) String() string { return name(annotationNames, k, "annotation") }
 
-// Annotation is what a recording has beside the events: an input of the live set that is not an event, or what was found out. Replaying events and annotations in their order leads to the same
-// live set.
+// Annotation is an entry of a recording that is not an event: an input of the live set, or a finding. Replaying events and
+// annotations in order rebuilds the same live set.
 type Annotation struct {
 	Kind                AnnotationKind
-	PID                 uint32 // not of a checkpoint; of an observation, the same as there
-	Device              Device // of a baseline
-	Allocated, Reserved uint64 // of a baseline, bytes; Unknown when not known
+	PID                 uint32 // unused by a checkpoint; for an observation, the same as in it
+	Device              Device // for a baseline
+	Allocated, Reserved uint64 // for a baseline, bytes; Unknown when not known
 	Observation         *Observation
 	Loss                Loss
 	Steps               *Steps
 	Held                *Held
 	Reading             []byte // JSON of a figures.Reading
-	State               []byte // of a checkpoint: as package heap encoded it
+	State               []byte // for a checkpoint, encoded by package heap
 }
 
 // Replayable is a source of events and annotations.
 type Replayable interface {
 	Source
-	// Annotations returns, once each, the annotations between the events of the last Read and those of the next.
+	// Annotations returns the annotations between the events of the last Read and those of the next. It returns each one
+	// once.
 	Annotations() []Annotation
 }

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package event is the model of what happens to GPU memory: every source (the live Linux tracer, the macOS backend, a
-// recording) produces these values, and everything downstream consumes nothing else.
+// Package event defines the events of GPU memory. Every source (the Linux tracer, the macOS backend, a recording)
+// produces these values, and all other packages consume only them.
 package event
 
 import "fmt"
 
-// Unknown marks a size, stream or total that was not observed. It is never 0: 0 is a real value.
+// Unknown marks a size, stream or total that was not observed. It differs from 0, which is a real value.
 const Unknown = ^uint64(0)
 
-// Kind is what happened.
+// Kind is the kind of an event.
 type Kind uint8
 
 // The kinds are written to files: never renumber.
 const (
-	KindAlloc       Kind = 1 // memory was allocated: Addr, Size
-	KindFree        Kind = 2 // memory was freed: Addr; applied when the call is entered
+	KindAlloc       Kind = 1 // Size bytes were allocated at Addr
+	KindFree        Kind = 2 // memory at Addr was freed; applied when the call is entered
 	KindFreeFailed  Kind = 3 // this thread's last KindFree, KindUnmap or KindReset of Addr failed: undo it
-	KindOutOfMemory Kind = 4 // a request of Size bytes was refused
-	KindMap         Kind = 5 // the physical memory Handle was mapped at Addr: Size
-	KindUnmap       Kind = 6 // Size bytes from Addr on were unmapped; applied when the call is entered
-	KindRetain      Kind = 7 // the handle Addr has one more reference: it takes one more free to free it
-	// KindReset: the context Addr was destroyed with all memory in it; applied when the call is entered. Addr 0: the
-	// primary context of the device, and the memory of its pools.
+	KindOutOfMemory Kind = 4 // a request for Size bytes was refused
+	KindMap         Kind = 5 // the physical memory Handle was mapped at Addr; Size bytes
+	KindUnmap       Kind = 6 // Size bytes from Addr were unmapped; applied when the call is entered
+	KindRetain      Kind = 7 // the handle Addr got one more reference and needs one more free
+	// KindReset: the context Addr was destroyed with all memory in it; applied when the call is entered. Addr 0
+	// means the primary context of the device and the memory of its pools.
 	KindReset Kind = 8
-	KindTrim  Kind = 9 // the pool Addr returned unused memory to the driver, except Size bytes. Addr 0: the graphs' pool
-	// KindMark is no change of memory: a step may begin here, as Stack says by what it was called. Call is the function.
+	KindTrim  Kind = 9 // the pool Addr returned all but Size unused bytes to the driver. Addr 0: the graphs' pool
+	// KindMark marks a possible beginning of a step and changes no memory. Stack is its call stack, Call the function.
 	KindMark Kind = 10
 )
 
@@ -37,17 +37,17 @@ var kindNames = map[Kind]string{
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
 
-// Layer is who counts the memory. Layers nest: a torch block lies inside a device allocation (a segment).
+// Layer says who counts the memory. Layers nest: a torch block lies inside a device allocation (a segment).
 type Layer uint8
 
 // The layers are written to files: never renumber.
 const (
-	LayerTorch   Layer = 1 // blocks of a framework's allocator: PyTorch's, or another one, as Device.Allocator says
+	LayerTorch   Layer = 1 // blocks of a framework's allocator; Device.Allocator says which
 	LayerDevice  Layer = 2 // memory obtained from the GPU driver
 	LayerHost    Layer = 3 // pinned host memory
-	LayerShared  Layer = 4 // memory that another process or API owns, and that was opened or imported here
+	LayerShared  Layer = 4 // memory that belongs to another process or API and was opened or imported here
 	LayerVirtual Layer = 5 // addresses without memory of their own: reserved ranges, graph nodes, multicast objects
-	LayerHolder  Layer = 6 // what contains memory and is none itself: contexts, pools, imported external memory
+	LayerHolder  Layer = 6 // objects that contain memory but are none: contexts, pools, imported external memory
 )
 
 var layerNames = map[Layer]string{
@@ -57,7 +57,7 @@ var layerNames = map[Layer]string{
 
 func (l Layer) String() string { return name(layerNames, l, "layer") }
 
-// Object is what Addr is: an address, or a handle of some sort. Handles of different sorts can have the same number.
+// Object is the type of Addr: an address, or a kind of handle. Handles of different types can have the same number.
 type Object uint8
 
 // The objects are written to files: never renumber.
@@ -77,8 +77,9 @@ var objectNames = map[Object]string{
 
 func (o Object) String() string { return name(objectNames, o, "object") }
 
-// DeviceType is the number c10::DeviceType gives to a backend (torch/headeronly/core/DeviceType.h), and above it the
-// Allocator. The numbers that the tracer can see are named; PrivateUse1 moved from 19 (PyTorch 1.13) to 20 (2.x).
+// DeviceType is PyTorch's c10::DeviceType (torch/headeronly/core/DeviceType.h) in the low five bits, and the
+// Allocator above them. Only types that the tracer can see have constants; PrivateUse1 moved from 19 (PyTorch 1.13)
+// to 20 (2.x).
 type DeviceType uint8
 
 // Backends whose caching allocator reports through c10::reportMemoryUsageToProfiler.
@@ -91,21 +92,22 @@ const (
 
 var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", deviceMPS: "mps"}
 
-// deviceMPS is macOS's, whose allocator does not report so: its calls are seen by a library in the process.
+// deviceMPS is the GPU of a Mac. Its allocator does not report to PyTorch's profiler; a library in the process records
+// the calls instead.
 const deviceMPS DeviceType = 13
 
-// MPS reports whether it is the GPU of a Mac.
+// MPS reports whether the device is the GPU of a Mac.
 func (t DeviceType) MPS() bool { return t == deviceMPS }
 
 func (t DeviceType) String() string { return name(deviceTypeNames, t.Physical(), "device") }
 
-// Device is one device as the program numbers it. Index -1 means that the ordinal is not known.
+// Device is one device, numbered as the program numbers it. Index -1 means that the ordinal is not known.
 type Device struct {
 	Type  DeviceType
 	Index int8
 }
 
-// String returns PyTorch's spelling, "cuda:0"; a device whose ordinal is not known is "cuda:?".
+// String returns PyTorch's spelling, "cuda:0", or "cuda:?" when the ordinal is not known.
 func (d Device) String() string {
 	if d.Index < 0 {
 		return d.Type.String() + ":?"
@@ -113,81 +115,81 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s:%d", d.Type, d.Index)
 }
 
-// Event is one thing that happened to memory.
+// Event is one change of memory, or one refused request.
 type Event struct {
 	Time   uint64 // CLOCK_BOOTTIME, nanoseconds
-	PID    uint32 // process, as the tracer's PID namespace numbers it
+	PID    uint32 // process ID in the tracer's PID namespace
 	TID    uint32 // thread
 	Kind   Kind
 	Layer  Layer
-	Object Object // what Addr is
+	Object Object // type of Addr
 	Device Device
 	Addr   uint64
-	// Size is bytes: of the block (torch), as passed to the call or computed from its dimensions (other layers). Unknown
-	// for a free of another layer than torch's, for one of an allocator whose frees do not say it, and for memory that was
-	// opened or imported without a size.
+	// Size is in bytes: the size of the block (torch), or the size passed to the call or computed from its dimensions
+	// (other layers). It is Unknown for a free outside the torch layer, for a free of an allocator that does not report
+	// the size, and for memory opened or imported without a size.
 	Size uint64
-	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from, of the BFC allocator which one
-	// it is; Unknown when not known.
+	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory comes from; for the BFC allocator, the
+	// allocator instance. Unknown when not known.
 	Handle uint64
-	// Context is the context that was current, as far as the thread was seen to choose one; Unknown otherwise.
+	// Context is the current context, if the thread was seen to choose one; otherwise Unknown.
 	Context uint64
 
 	Requested uint64 // torch: bytes the program asked for; Unknown when not observed
 	Stream    uint64 // torch: raw stream handle, 0 = default; Unknown when not observed
-	// Allocated is, on the torch layer, the allocator's own total after this event, bytes; Unknown elsewhere. An allocator for MPS
-	// reports none: there it is the sum of the blocks that were seen, if that is all of them.
+	// Allocated is, on the torch layer, the allocator's own total after this event, in bytes; Unknown elsewhere. MPS allocators
+	// report no total, so theirs is the sum of the blocks seen, if all were seen.
 	Allocated uint64
 	Reserved  uint64 // torch: the allocator's segments after this event, bytes; Unknown elsewhere
 
-	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer, but for a mark
+	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer, except for a mark
 	Stack StackID // 0: no stack was captured
 
-	Autograd Autograd // torch: where autograd was at an allocation
+	Autograd Autograd // torch: the state of autograd at an allocation
 }
 
-// Autograd is where PyTorch's autograd was when a thread allocated. Forward numbers the nodes of the graph, backward runs them; an
-// operator makes its node before it allocates. The zero value: nothing is known.
+// Autograd is the state of PyTorch's autograd when a thread allocated. Forward creates and numbers the nodes of the graph,
+// backward runs them; an operator creates its node before it allocates. The zero value means that nothing is known.
 type Autograd struct {
-	Next       uint64 // the number that the thread's next node gets; means nothing when Thread is 0
-	Node       uint64 // when Running, the number of the node that runs; Unknown: it has none, as those that add up gradients
-	Thread     uint32 // the thread, as PyTorch numbers it; 0: not known, or it has made no node
-	NodeThread uint32 // the thread that made the node that runs: numbers are of a thread
-	Running    bool   // a node runs: the allocation is one of the backward pass
-	Class      string // of the node that runs: "AddmmBackward0", "PyNode"; empty: not known
+	Next       uint64 // the number of the thread's next node; meaningless when Thread is 0
+	Node       uint64 // when Running, the number of the running node; Unknown if it has none, as nodes that accumulate gradients
+	Thread     uint32 // the thread's number in PyTorch; 0: not known, or the thread has created no node
+	NodeThread uint32 // the thread that created the running node; numbers are unique only within a thread
+	Running    bool   // a node is running: the allocation belongs to the backward pass
+	Class      string // class of the running node: "AddmmBackward0", "PyNode"; empty: not known
 }
 
-// StackID identifies a stack within a process: a hash made in the kernel from the process and its frames.
+// StackID identifies a stack within a process. The kernel computes it as a hash of the process and its frames.
 type StackID uint64
 
-// StackOverLimit is the stack of events whose own stack was not kept, because the source had as many different ones as it may
-// keep. It has one frame, with the name OverLimit.
+// StackOverLimit replaces the stack of an event when the source already had its maximum number of different stacks. It has
+// one frame, named OverLimit.
 const (
 	StackOverLimit StackID = 1<<64 - 1
 	OverLimit              = "[over the limit]"
 )
 
-// StackStatus is how complete a stack is.
+// StackStatus says how complete a stack is.
 type StackStatus uint8
 
-// Why a stack does not reach the outermost frame, or how it does. The numbers are written to files: never renumber.
+// The reasons why a stack does or does not reach the outermost frame. The numbers are written to files: never renumber.
 const (
 	StatusOK          StackStatus = 0
 	StatusNoMapping   StackStatus = 1 // a pc in no known executable mapping
 	StatusNoRow       StackStatus = 2 // a pc without unwind information
 	StatusBadRule     StackStatus = 3 // unwind information that the kernel cannot evaluate
 	StatusUnreadable  StackStatus = 4 // a stack page that could not be read
-	StatusOrder       StackStatus = 5 // a frame that does not lie above its callee
-	StatusTooDeep     StackStatus = 6 // more frames than fit; the root side is cut
-	StatusPythonState StackStatus = 7 // native frames complete, Python frames not readable, or more or fewer than eval loops ran (3.8, 3.9)
+	StatusOrder       StackStatus = 5 // a frame that is not above its callee in memory
+	StatusTooDeep     StackStatus = 6 // more frames than fit; the outermost ones are missing
+	StatusPythonState StackStatus = 7 // native frames complete; Python frames unreadable, or not as many as eval loops (3.8, 3.9)
 	StatusNoScratch   StackStatus = 8 // the kernel had no memory for the unwinder
 	StatusLost        StackStatus = 9 // the stack record did not fit the ring
-	// StatusUnwound is complete: the kernel could not unwind it, and it was unwound from a copy.
+	// StatusUnwound is complete: user space unwound it from a copy because the kernel could not.
 	StatusUnwound StackStatus = 10
-	// StatusGuessed was unwound from a copy to the outermost frame, partly by frame pointers: code without unwind information,
-	// such as a JIT compiler's, lies in between. A frame next to it may be missing.
+	// StatusGuessed was unwound from a copy to the outermost frame, partly by frame pointers, because some code, such as a
+	// JIT compiler's, has no unwind information. A frame next to that code may be missing.
 	StatusGuessed  StackStatus = 11
-	StatusCopyEnds StackStatus = 12 // it was unwound from a copy that ends before the outermost frame
+	StatusCopyEnds StackStatus = 12 // unwound from a copy that ends before the outermost frame
 	// StatusOverLimit is the status of StackOverLimit.
 	StatusOverLimit StackStatus = 13
 )
@@ -202,7 +204,7 @@ var statusNames = map[StackStatus]string{
 
 func (s StackStatus) String() string { return name(statusNames, s, "status") }
 
-// Complete reports whether the stack reaches the outermost frame and nothing in it is a guess.
+// Complete reports whether the stack reaches the outermost frame without a guess.
 func (s StackStatus) Complete() bool { return s == StatusOK || s == StatusUnwound }
 
 // FrameKind is the kind of a frame's code.

@@ -14,20 +14,20 @@ import (
 	"github.com/gputrace/gputrace/heap/internal/codec"
 )
 
-// A checkpoint is written and read by one set of methods: see package codec. Objects, mappings and segments to which several others
-// point are in tables that come first. check bounds what was read.
+// The same methods write and read a checkpoint: see package codec. Objects, mappings and segments that have several
+// pointers to them are in tables at the beginning. check validates what was read.
 
-// stateVersion is that of State's format: what a field means or where it is. It is written to files.
+// stateVersion is the version of State's format: the order and meaning of its fields. It is written to files.
 const (
 	stateVersion       = 2
 	stateWithoutLosses = 1
 )
 
-// ErrState: bytes that are no state of this version.
+// ErrState means that the bytes are not a state of this version.
 var ErrState = errors.New("not the state of a live set")
 
-// State is everything that the heap knows, but for what Watch remembers: a heap that SetState gave it goes on as this one.
-// It is the content of a checkpoint.
+// State encodes everything that the heap knows, except what Watch logs. A heap that SetState filled from it continues
+// exactly as this one. A checkpoint contains these bytes.
 func (h *Heap) State() []byte {
 	s := &checkpoint{Codec: &codec.Codec{}, heap: h}
 	s.collect()
@@ -35,7 +35,7 @@ func (h *Heap) State() []byte {
 	return s.Data
 }
 
-// SetState makes an empty heap what another one was. The error wraps ErrState; the heap must then not be used.
+// SetState fills an empty heap from the bytes that State returned. On an error, which wraps ErrState, the heap must not be used.
 func (h *Heap) SetState(data []byte) error {
 	s := &checkpoint{Codec: &codec.Codec{Data: data, Load: true}, heap: h}
 	s.all()
@@ -49,7 +49,7 @@ func (h *Heap) SetState(data []byte) error {
 	return nil
 }
 
-// Stacks lists the stacks that the sites name, each once.
+// Stacks lists the stacks of all sites, each once.
 func (h *Heap) Stacks() []event.StackID {
 	seen := map[event.StackID]struct{}{0: {}}
 	var out []event.StackID
@@ -76,7 +76,7 @@ func (s *checkpoint) object(o **object, needed bool)     { codec.Pointer(s.Codec
 func (s *checkpoint) mapping(m **mapping)                { codec.Pointer(s.Codec, m, &s.mappings, true) }
 func (s *checkpoint) root(r **pieceSegment, needed bool) { codec.Pointer(s.Codec, r, &s.roots, needed) }
 
-// collect fills the tables.
+// collect fills the tables before writing.
 func (s *checkpoint) collect() {
 	for _, p := range s.heap.sortedProcesses() {
 		for o := range p.objects {
@@ -121,7 +121,7 @@ func (s *checkpoint) addMapping(m *mapping) {
 func (s *checkpoint) all() {
 	h := s.heap
 	version := stateVersion
-	if h.lossIntervalCount == 0 { // programs of before can read it
+	if h.lossIntervalCount == 0 { // older versions of gputrace can read it
 		version = stateWithoutLosses
 	}
 	if codec.Number(s.Codec, &version); version != stateVersion && version != stateWithoutLosses {
@@ -145,7 +145,7 @@ func (s *checkpoint) all() {
 	s.check()
 }
 
-// moments enters the sites that changed since their peak, once the accounts that have the peaks are there.
+// moments restores which sites changed since their peak. It runs after the accounts, which own the peaks.
 func (s *checkpoint) moments() {
 	if !s.Load {
 		return
@@ -158,7 +158,7 @@ func (s *checkpoint) moments() {
 	}
 }
 
-// check refuses what would lead out of a table.
+// check rejects references that point outside a table.
 func (s *checkpoint) check() {
 	if !s.Load || s.Err != nil {
 		return
@@ -339,7 +339,7 @@ func (s *checkpoint) account(k *accountKey, v **account) {
 	}
 }
 
-// blocks is the live blocks of a caching allocator, by address.
+// blocks writes or reads the live blocks of a caching allocator, by address.
 func (s *checkpoint) blocks(a *account) {
 	held := &s.heap.blocks
 	numbers := slices.SortedFunc(a.live.All(), func(i, j uint32) int { return cmp.Compare(held.At(i).Addr, held.At(j).Addr) })

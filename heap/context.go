@@ -8,33 +8,33 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// resetEffect is what a reset freed.
+// resetEffect records what a reset freed, so that it can be undone.
 type resetEffect struct {
-	freed     []*object // that were live and are freed
-	pending   []*object // whose free was in flight: they stay freed if that free fails
-	uncertain []*object // that it may have freed
-	context   uint64    // that no longer exists; 0: none
+	freed     []*object // live before the reset
+	pending   []*object // another call was freeing them: they stay freed if that call fails
+	uncertain []*object // possibly freed by the reset
+	context   uint64    // the destroyed context; 0: none
 	device    event.Device
 }
 
-// scope is what a reset is about: a context or, when that is 0, a device's primary context with the memory of the device's
-// pools. device -1: which one is not known.
+// scope is the target of a reset: a context or, when context is 0, a device's primary context and the memory of the
+// device's pools. device is -1 when not known.
 type scope struct {
 	context uint64
 	device  int8
 }
 
-// addContext records a context that was made, or one more reference of it.
+// addContext records a new context, or one more reference to a known one.
 func (p *process) addContext(o *object, e *event.Event) {
 	p.contexts[e.Addr] = e.Device
-	o.primary = !strings.Contains(e.Call, "CtxCreate") // all other calls are about the primary one
+	o.primary = !strings.Contains(e.Call, "CtxCreate") // all other calls act on the primary context
 	o.uncertain = o.primary && !p.fromStart
 	if o.primary {
 		p.primaries[e.Device.Index] = e.Addr
 	}
 }
 
-// freeContext drops a reference. The last one frees everything in the context.
+// freeContext drops a reference. Dropping the last one frees everything in the context.
 func (h *Heap) freeContext(p *process, e *event.Event) {
 	addr := e.Addr
 	if addr == 0 {
@@ -65,7 +65,7 @@ func (h *Heap) freeContext(p *process, e *event.Event) {
 	h.undo.push(e, u)
 }
 
-// primary is the primary context of a device, or 0.
+// primary returns the primary context of a device, or 0.
 func (p *process) primary(device int8) uint64 {
 	if c, ok := p.primaries[device]; ok || device >= 0 || len(p.primaries) != 1 {
 		return c
@@ -91,7 +91,7 @@ func (h *Heap) reset(p *process, e *event.Event) {
 	h.undo.push(e, u)
 }
 
-// forget removes a context that no longer exists.
+// forget removes a destroyed context.
 func (u *undoRecord) forget(p *process, context uint64) {
 	if device, ok := p.contexts[context]; ok {
 		u.context, u.device = context, device
@@ -99,7 +99,7 @@ func (u *undoRecord) forget(p *process, context uint64) {
 	}
 }
 
-// resetAll retires what a reset frees: memory and arrays on the device, and host memory.
+// resetAll retires what a reset frees: memory and arrays of the device, and host memory.
 func (h *Heap) resetAll(p *process, u *undoRecord, s scope, e *event.Event) {
 	t := &resetEffect{}
 	p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
@@ -142,7 +142,7 @@ func (h *Heap) resetObject(p *process, t *resetEffect, s scope, o *object) {
 	}
 }
 
-// resetPending retires what other calls have begun to free.
+// resetPending retires memory that other calls have begun to free.
 func (h *Heap) resetPending(p *process, t *resetEffect, s scope, o *object) {
 	if yes, doubt := s.covers(p, h.key(o), o); yes {
 		t.pending = append(t.pending, o)
@@ -168,7 +168,7 @@ func (h *Heap) setUncertain(o *object, change int32) {
 	}
 }
 
-// covers reports whether a reset frees an object; doubt: it may.
+// covers reports whether a reset frees an object (yes) or may free it (doubt).
 func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
 	if k.layer != event.LayerDevice && k.layer != event.LayerHost || o.sort != event.ObjectMemory && o.sort != event.ObjectArray {
 		return false, false
@@ -191,9 +191,8 @@ func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
 	return false, true
 }
 
-// notPrimary reports whether a context is known to be another than the primary one of its device, which is the one that
-// cuDevicePrimaryCtxReset and the last release destroy. What was allocated in a context that is not known is taken to be in
-// it, as everything is that the runtime allocates.
+// notPrimary reports whether a context is known not to be the primary one of its device, which cuDevicePrimaryCtxReset and the
+// last release destroy. An unknown context counts as primary, because the runtime allocates everything in the primary one.
 func (p *process) notPrimary(context uint64, device int8) bool {
 	if context == 0 {
 		return false

@@ -8,26 +8,26 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// object is something that the driver allocated: memory, a handle, a context.
+// object is one thing that the driver allocated: memory, a handle, a context.
 type object struct {
 	addr    uint64 // or handle
-	size    uint64 // bytes; event.Unknown where nobody said
+	size    uint64 // bytes; event.Unknown when no call had the size
 	time    uint64 // of the allocation
-	touched uint64 // time of the last event about it
-	listed  uint64 // number of the event that assigned it the address or handle
-	context uint64 // in which it was allocated; 0: not known
+	touched uint64 // time of the last event of the object
+	listed  uint64 // number of the event that assigned the address or handle
+	context uint64 // the context it was allocated in; 0: not known
 	site    uint32
-	// refs is how many frees it takes to free it, less frees in flight beyond that: 0 or less means that it is freed. maps
-	// is how many mappings it has.
+	// refs is the number of frees needed to free the object; a free in flight beyond that lowers it too, so 0 or less
+	// means freed. maps is the number of its mappings.
 	refs, maps      int32
 	uncertainResets int32 // resets that may have freed it
 	sort            event.Object
 	segment         bool // as in its site
-	live            bool // it is counted: it has a reference or a mapping
-	ordered         bool // by a stream: it is from a pool, and in no context
-	primary         bool // a device's primary context
-	dead            bool // a call that freed it has returned: that cannot be undone
-	uncertain       bool // a context that may have references from before the first event
+	live            bool // has a reference or a mapping, and is counted
+	ordered         bool // stream-ordered: it comes from a pool and is in no context
+	primary         bool // is a device's primary context
+	dead            bool // a call that freed it has returned, so the free cannot be undone
+	uncertain       bool // is a context that may have references from before the first event
 	segmentOf       *pieceSegment
 }
 
@@ -56,7 +56,7 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 	return d
 }
 
-// accountOf is the account that counts an object; the event that frees it may name another device.
+// accountOf returns the account that counts an object; the event that frees the object may name another device.
 func (h *Heap) accountOf(o *object) *DriverAccount {
 	k := h.key(o)
 	return h.driver(k.pid, k.layer, k.device)
@@ -120,20 +120,20 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 	h.settle(p, o)
 }
 
-// referenced returns the object of which an allocation is one more reference: the driver returns the same address, handle or
-// context again, and counts references.
+// referenced returns the live object to which an allocation adds a reference, or nil: for some calls the driver returns
+// the same address, handle or context again and counts references.
 func (p *process) referenced(e *event.Event) *object {
 	switch {
 	case !counted(e.Layer, e.Object):
 		return nil
-	case e.Object == event.ObjectPhysical: // also of a handle that was exported here
+	case e.Object == event.ObjectPhysical: // also a handle that was exported here
 		return p.find(event.LayerDevice, e.Object, e.Addr)
 	default:
 		return p.find(e.Layer, e.Object, e.Addr)
 	}
 }
 
-// counted reports whether an allocation of what is live already is one more reference: for primary contexts
+// counted reports whether allocating a live object again adds a reference: true for primary contexts
 // (cuDevicePrimaryCtxRetain), memory of another process that is opened again (cuIpcOpenMemHandle) and imported handles.
 func counted(layer event.Layer, sort event.Object) bool {
 	return sort == event.ObjectContext || layer == event.LayerShared && (sort == event.ObjectMemory || sort == event.ObjectPhysical)
@@ -167,7 +167,7 @@ func (h *Heap) freeDriver(p *process, e *event.Event) {
 	h.undo.push(e, u)
 }
 
-// dropRef takes one reference away.
+// dropRef removes one reference.
 func (h *Heap) dropRef(p *process, o *object, time uint64) {
 	o.refs--
 	o.touched = max(o.touched, time)
@@ -177,8 +177,8 @@ func (h *Heap) dropRef(p *process, o *object, time uint64) {
 	h.settle(p, o)
 }
 
-// restoreRef adds a reference again that dropRef removed. It reports false when the address or handle was allocated again meanwhile,
-// so that the memory was given back after all: by a call that was lost.
+// restoreRef puts back a reference that dropRef removed. It returns false when the address or handle was allocated
+// again in the meantime: the memory was freed after all, by a call that was lost.
 func (h *Heap) restoreRef(p *process, o *object, time uint64) bool {
 	o.refs++
 	o.touched = max(o.touched, time)
@@ -187,7 +187,7 @@ func (h *Heap) restoreRef(p *process, o *object, time uint64) bool {
 		s := p.space(k.layer, o.sort)
 		if other := s[o.addr]; other != nil {
 			o.refs--
-			if counted(k.layer, o.sort) { // the reference was taken while it seemed to be the first
+			if counted(k.layer, o.sort) { // the reference was added while it seemed to be the first
 				other.refs++
 				return true
 			}
@@ -208,7 +208,7 @@ func (h *Heap) retireLost(p *process, o *object) {
 	h.settle(p, o)
 }
 
-// unlist makes the address or handle of an object free for others.
+// unlist releases the address or handle of an object for another one.
 func (h *Heap) unlist(p *process, o *object) {
 	s := p.space(h.key(o).layer, o.sort)
 	if s[o.addr] == o {
@@ -219,7 +219,7 @@ func (h *Heap) unlist(p *process, o *object) {
 	}
 }
 
-// settle counts an object as long as it has a reference or a mapping.
+// settle makes an object live if it has a reference or a mapping, and retires it otherwise.
 func (h *Heap) settle(p *process, o *object) {
 	switch live := o.refs > 0 || o.maps > 0; {
 	case live && !o.live:
@@ -273,7 +273,7 @@ func (d *DriverAccount) remove(o *object, origin Origin) {
 	}
 }
 
-// counts lists where an object is counted; the rest is nil.
+// counts lists the counters that include an object; unused elements are nil.
 func (d *DriverAccount) counts(o *object, origin Origin) [5]*Count {
 	out := [5]*Count{&d.Live, &d.ByObject[o.sort]}
 	if o.segment {

@@ -13,26 +13,27 @@ type BlockKey struct {
 	Time   uint64 // of the allocation; 0: not known
 }
 
-// Key identifies the block for its whole lifetime; Requested and Stream can become known after the allocation, from the
-// allocator state.
+// Key returns what identifies the block for its whole lifetime. It excludes Requested and Stream, which the allocator
+// state can fill in later.
 func (b *Block) Key() BlockKey { return BlockKey{b.PID, b.Layer, b.Object, b.Addr, b.Time} }
 
-// Follower is called for every allocation and free, in all layers. A block is valid during the call only.
+// Follower is called for every allocation and free, in all layers. A block is valid only during the call.
 type Follower interface {
 	// Allocated is called when a block joins the live set. A failed free puts a block back with the Time of its allocation.
 	Allocated(b *Block)
-	// Freed is called when a block leaves the live set. time is that of the event that showed it, CLOCK_BOOTTIME nanoseconds.
+	// Freed is called when a block leaves the live set. time is the time of the event that showed it, CLOCK_BOOTTIME nanoseconds.
 	Freed(b *Block, time uint64)
-	// Moved is called when a live block changes its site, with all that was counted for it: device memory turned out to be a
-	// segment.
+	// Moved is called when a live block, with its counts, moves to another site, because its device memory turned out
+	// to be a segment.
 	Moved(from, to *Block)
 }
 
-// Follow sets the follower of what happens from now on; nil removes it. It is not called for blocks that are live already, but
-// for those that SetState adds.
+// Follow sets the follower of all changes from now on; nil removes it. Blocks that are already live are not reported to
+// it; blocks that SetState adds are.
 func (h *Heap) Follow(f Follower) { h.follower = f }
 
-// Account is the account of one caching allocator, not to be changed and valid until the heap changes; false: it has none yet.
+// Account returns the account of one caching allocator, or false if there is none yet. The caller must not change it;
+// it is valid until the heap changes.
 func (h *Heap) Account(pid uint32, device event.Device) (*Account, bool) {
 	key, a := accountKey{pid, device}, h.last
 	if a == nil || key != h.lastKey {
@@ -48,7 +49,7 @@ func (h *Heap) Account(pid uint32, device event.Device) (*Account, bool) {
 	return &out, true
 }
 
-// Driver is the account of one layer of the driver's memory, as Account; nil and false: it has none yet.
+// Driver returns the account of one layer of the driver's memory, under the same rules as Account.
 func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (*DriverAccount, bool) {
 	d := h.drivers[driverKey{pid, layer, device}]
 	return d, d != nil

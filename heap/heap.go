@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package heap replays events into the exact live set: what is allocated now, by which stacks, and whether that agrees with
-// the allocator's own totals and, where it can be read, with the allocator state, block for block. Torch blocks and driver
-// memory are separate, and a segment of the caching allocator is never counted in addition to the blocks in it.
+// Package heap replays events into the live set: all memory that is allocated at one moment, by stack. It compares the live
+// set with the allocator's own totals and, if the allocator state can be read, with each of its blocks. Torch blocks and
+// driver memory are counted separately; a segment of the caching allocator is never counted on top of its blocks.
 package heap
 
 import (
@@ -10,18 +10,18 @@ import (
 	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
-// Limits of plausible events, and of what is kept. Events beyond them are counted as ignored.
+// Limits of plausible events, and of what the heap stores. Events beyond them are counted as ignored.
 const (
-	maxSites         = 1 << 20 // further stacks of a layer are counted on its stack 0
-	maxCalls         = 1 << 12 // function names; the hook table has well under a thousand
+	maxSites         = 1 << 20 // further stacks of a layer are counted on stack 0
+	maxCalls         = 1 << 12 // function names; the hook table has far fewer than a thousand
 	maxGaps          = 1000
 	maxLossIntervals = 1000
-	// maxUndo is how many frees can be undone, over all threads. A thread has one free in flight, so this is also the number
-	// of threads that can be inside one at once.
+	// maxUndo is the number of frees that can be undone, over all threads. A thread has at most one free in flight, so
+	// maxUndo is also the number of threads that can be inside one at the same time.
 	maxUndo = 4096
 )
 
-// Heap is the live set of all processes and devices whose events it was given. Not safe for concurrent use.
+// Heap is the live set of all processes and devices whose events were applied. It is not safe for concurrent use.
 type Heap struct {
 	accounts          map[accountKey]*account
 	processes         map[uint32]*process
@@ -34,13 +34,13 @@ type Heap struct {
 	lossIntervalCount uint64
 	undo              undoLog
 	follower          Follower // nil: none
-	scratch           Block    // the argument of the follower's methods: allocating one a call would be most of the cost
+	scratch           Block    // the argument of the follower's methods; allocating one per call would dominate the cost
 
-	lastKey accountKey // of the previous torch event: most runs have one process and one device
+	lastKey accountKey // account of the previous torch event: most runs have one process and one device
 	last    *account
 
-	prefetched uint64         // the sum of what prefetch read, so that the reads are not optimized away
-	lastDriver *DriverAccount // of the previous driver event
+	prefetched uint64         // checksum of what prefetch read, so that the compiler keeps the reads
+	lastDriver *DriverAccount // account of the previous driver event
 
 	events, ignored, failures uint64
 	first, now                uint64
@@ -57,9 +57,9 @@ func New() *Heap {
 	}
 }
 
-// Apply applies one event. Events of a process must come in the order in which they happened. The event is not kept.
+// Apply applies one event. Events of a process must be applied in the order in which they happened. Apply does not keep the event.
 //
-// On the driver's layers memory is identified by process, layer, object and address or handle. What each kind does:
+// The driver's layers identify memory by process, layer, object and address or handle. The kinds have these effects:
 //
 //   - KindAlloc adds the memory. Where the driver returns the same memory again (shared memory, contexts, an import of a
 //     handle that is known here) it adds one more reference.
@@ -90,8 +90,8 @@ func (h *Heap) Apply(e *event.Event) {
 // prefetchBatch is how many events are prefetched before they are applied.
 const prefetchBatch = 16
 
-// ApplyAll applies events in order. With many live blocks that is faster than Apply for each: the memory accesses of a batch of
-// events overlap, where each Apply waits for its own.
+// ApplyAll applies events in order. With many live blocks it is faster than calling Apply for each, because the memory
+// accesses of a batch overlap.
 func (h *Heap) ApplyAll(events []event.Event) { h.ApplyEach(events, nil) }
 
 // ApplyEach is ApplyAll with a function that is called before each event is applied; nil: none.
@@ -109,7 +109,7 @@ func (h *Heap) ApplyEach(events []event.Event, before func(e *event.Event)) {
 	}
 }
 
-// prefetch reads the index and the blocks of the events, so that they are in the processor's caches.
+// prefetch loads the index slots and the blocks of the events into the processor's caches.
 func (h *Heap) prefetch(events []event.Event) {
 	a := h.last
 	if a == nil || !a.live.Large() {
@@ -126,7 +126,7 @@ func (h *Heap) prefetch(events []event.Event) {
 	}
 }
 
-// plausible rejects what no allocator can mean, so that sums cannot overflow and no block has address 0.
+// plausible rejects events with impossible values, so that sums cannot overflow and no block has address 0.
 func plausible(e *event.Event) bool {
 	if !blocks.PlausibleSize(e.Requested) || !blocks.PlausibleSize(e.Allocated) || !blocks.PlausibleSize(e.Reserved) {
 		return false
@@ -137,7 +137,7 @@ func plausible(e *event.Event) bool {
 		case event.KindAlloc, event.KindFree:
 			return addressed && (e.Size < blocks.MaxBytes || e.Size == event.Unknown && e.Kind == event.KindFree && !e.Device.Allocator().Totals())
 		}
-		return e.Kind == event.KindOutOfMemory // a request that was refused can have any size
+		return e.Kind == event.KindOutOfMemory // a refused request can have any size
 	}
 	if e.Layer > event.LayerHolder || e.Layer == 0 || e.Object > event.ObjectExternal {
 		return false
@@ -157,7 +157,7 @@ func plausible(e *event.Event) bool {
 	return e.Kind == event.KindOutOfMemory
 }
 
-// gapLog keeps the last gaps in a ring.
+// gapLog is a ring of the last gaps.
 type gapLog struct {
 	ring  []Gap
 	total uint64
@@ -172,7 +172,7 @@ func (l *gapLog) add(g Gap) {
 	l.total++
 }
 
-// list returns the kept gaps, oldest first.
+// list returns the stored gaps, oldest first.
 func (l *gapLog) list() []Gap {
 	out := make([]Gap, 0, len(l.ring))
 	for i := range l.ring {

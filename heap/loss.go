@@ -4,11 +4,11 @@ package heap
 
 import "github.com/gputrace/gputrace/event"
 
-// lossMergeWindow is how long no event must be lost for an interval to end, nanoseconds.
+// lossMergeWindow is the time without a loss that ends a loss interval, nanoseconds.
 const lossMergeWindow = 1e9
 
-// RecordLoss notes that events of a process were lost. Losses must come in the order of their times; those that follow each
-// other within lossMergeWindow are one interval.
+// RecordLoss records that events of a process were lost. Losses must be passed in the order of their times; losses
+// within lossMergeWindow of each other form one interval.
 func (h *Heap) RecordLoss(pid uint32, l event.Loss) {
 	for i := len(h.lossIntervals) - 1; i >= 0; i-- {
 		if last := &h.lossIntervals[i]; last.PID == pid {

@@ -8,12 +8,12 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// mapping is physical memory at an address.
+// mapping is physical memory that is mapped at an address.
 type mapping struct {
 	addr, size uint64
 	behind     *object // nil: the handle's allocation was not seen
-	unmaps     int     // unmaps that removed it
-	device     bool    // behind is on the device layer: not memory of another process, not the host's
+	unmaps     int     // number of unmaps that removed it
+	device     bool    // behind is on the device layer, so it belongs neither to another process nor to the host
 }
 
 func compareMapping(m *mapping, addr uint64) int { return compareAddr(m.addr, addr) }
@@ -28,8 +28,8 @@ func compareAddr(x, y uint64) int {
 	return 0
 }
 
-// overlapping returns the elements from:to of a list, sorted by address and without overlaps, that overlap [lo, hi). If there
-// are none, both are the index at which such an element would be inserted.
+// overlapping returns the indexes from and to of the elements that overlap [lo, hi), in a list that is sorted by
+// address and has no overlaps. If none does, both are the index at which such an element would be inserted.
 func overlapping[T any](list []T, bounds func(T) (uint64, uint64), lo, hi uint64) (from, to int) {
 	to, _ = slices.BinarySearchFunc(list, hi, func(x T, addr uint64) int {
 		start, _ := bounds(x)
@@ -68,7 +68,7 @@ func (h *Heap) mapMemory(p *process, e *event.Event) {
 	h.insertMapping(p, m, e.Time)
 }
 
-// insertMapping adds a mapping where none is.
+// insertMapping adds a mapping to a range that has none.
 func (h *Heap) insertMapping(p *process, m *mapping, time uint64) {
 	at, _ := slices.BinarySearchFunc(p.mappings, m.addr, compareMapping)
 	p.mappings = slices.Insert(p.mappings, at, m)
@@ -87,7 +87,7 @@ func (h *Heap) insertMapping(p *process, m *mapping, time uint64) {
 	}
 }
 
-// markable reports whether a torch block in the mapping would make the memory behind it a segment.
+// markable reports whether a torch block in the mapping would make the mapped memory a segment.
 func (m *mapping) markable() bool { return m.device && !m.behind.segment }
 
 func (h *Heap) unmapMemory(p *process, e *event.Event) {
@@ -110,7 +110,7 @@ func (h *Heap) unmapMemory(p *process, e *event.Event) {
 	h.undo.push(e, u)
 }
 
-// mappingEnd is where the mapping at an address ends; behind the address when there is none.
+// mappingEnd returns the end of the mapping at an address, or the address itself when there is no mapping.
 func (p *process) mappingEnd(addr uint64) uint64 {
 	if i, ok := slices.BinarySearchFunc(p.mappings, addr, compareMapping); ok {
 		return addr + p.mappings[i].size
@@ -141,7 +141,7 @@ func (h *Heap) unmap(p *process, lo, hi, time uint64) []*mapping {
 	return out
 }
 
-// remap undoes an unmap, unless something else is mapped there by now.
+// remap undoes an unmap, unless something else is mapped there now.
 func (h *Heap) remap(p *process, d *DriverAccount, m *mapping, time uint64) {
 	if m.unmaps--; m.unmaps > 0 {
 		return
@@ -159,7 +159,7 @@ func (h *Heap) retain(p *process, e *event.Event) {
 		o = p.orphan(e.Addr)
 	}
 	if o == nil {
-		o = h.undo.unmappingHandle(p, e.Addr, e.TID) // what has no mapping is not retained
+		o = h.undo.unmappingHandle(p, e.Addr, e.TID) // memory without a mapping cannot be retained
 	}
 	if o == nil {
 		d := h.driver(e.PID, e.Layer, e.Device)
@@ -176,8 +176,8 @@ func (h *Heap) retain(p *process, e *event.Event) {
 	h.restoreRef(p, o, e.Time)
 }
 
-// orphan returns physical memory that is only mapped, by the handle that it had: cuMemRetainAllocationHandle can give it a
-// handle again. Of several that had the handle, it is the one that was used last.
+// orphan finds physical memory without a reference by its former handle: cuMemRetainAllocationHandle can assign it a
+// handle again. If several had the handle, orphan returns the one used last.
 func (p *process) orphan(handle uint64) *object {
 	var found *object
 	for o := range p.orphans {

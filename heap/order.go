@@ -11,10 +11,10 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// A Go map is ranged over in another order each time. Whoever follows the heap numbers what it is called with, so that each walk over
-// processes, accounts and objects of which something is called, or written, goes by their keys.
+// Go ranges over a map in a different order each time. Followers number what they are called with, so every walk over
+// processes, accounts and objects that calls or writes something is in the order of their keys.
 
-// inOrder lists what a map yields in an order that depends on nothing else.
+// inOrder lists what a map yields, sorted, so that the order does not depend on the map.
 func inOrder[T any](values iter.Seq[T], compare func(x, y T) int) []T {
 	list := slices.Collect(values)
 	sorts.Func(list, compare)
@@ -33,10 +33,10 @@ func (h *Heap) sortedProcesses() []*process {
 	return inOrder(maps.Values(h.processes), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
 }
 
-// inSpace lists the objects of one sort that have an address or handle, by it.
+// inSpace lists the objects of one sort that have an address or handle, sorted by it.
 func (p *process) inSpace(key spaceKey) []*object { return sortedObjects(maps.Values(p.spaces[key])) }
 
-// objects yields what is live, each once.
+// objects yields each live object once.
 func (p *process) objects(yield func(*object) bool) {
 	keys := inOrder(maps.Keys(p.spaces), func(x, y spaceKey) int {
 		return cmp.Or(cmp.Compare(x.layer, y.layer), cmp.Compare(x.sort, y.sort))
@@ -54,7 +54,7 @@ func (p *process) objects(yield func(*object) bool) {
 	}
 }
 
-// sortedObjects lists objects by address or handle; those that had one after the other, in that order.
+// sortedObjects sorts objects by address or handle; objects that had the same one in turn are in that order.
 func sortedObjects(objects iter.Seq[*object]) []*object {
 	return inOrder(objects, func(x, y *object) int {
 		return cmp.Or(cmp.Compare(x.addr, y.addr), cmp.Compare(x.listed, y.listed), cmp.Compare(x.time, y.time))

@@ -9,23 +9,23 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Parts is the use of the caching allocator's segments on one device, computed from events. Sizes are bytes.
+// Parts divides the caching allocator's segments on one device by their use, computed from events. Sizes are bytes.
 //
 //	Reserved == Allocated + InactiveSplit + Free
 type Parts struct {
 	Reserved  uint64 // segments
 	Allocated uint64 // blocks that the program holds
-	Requested uint64 // of Allocated, what the program asked for; event.Unknown when that of a block is not known
-	// InactiveSplit is what is free in segments with blocks, with blocks that were freed and wait for another stream's work.
+	Requested uint64 // the part of Allocated that the program asked for; event.Unknown when one block's is not known
+	// InactiveSplit is free memory in segments with blocks, and freed blocks that wait for another stream's work.
 	InactiveSplit uint64
 	Free          uint64 // segments without a block
-	Largest       uint64 // the largest free piece, of either
+	Largest       uint64 // the largest free piece of either kind
 }
 
 type extent struct{ start, end uint64 }
 
-// Parts adds up one device of a process at the last event. ok is false when some block or segment is not known, so that the
-// sums are not those of the allocator.
+// Parts returns the division for one device of a process at the last event. ok is false when some block or segment is
+// not known, so that the sums would differ from the allocator's.
 func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	a := h.accounts[accountKey{pid, device}]
 	if a == nil || !a.hasTotal || !a.complete {
@@ -68,16 +68,16 @@ func sortExtents(list []extent) {
 	slices.SortFunc(list, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
 }
 
-// Segment is a segment of a caching allocator; of an expandable one, a contiguously mapped part.
+// Segment is a segment of a caching allocator, or a contiguously mapped part of an expandable one.
 type Segment struct {
 	Addr, Size uint64 // bytes
-	// Stack is that of its allocation; 0: not known, or it was mapped by more than one call.
+	// Stack is the stack of its allocation; 0: not known, or several calls mapped it.
 	Stack  event.StackID
-	Mapped bool // it is expandable
+	Mapped bool // part of an expandable segment
 }
 
-// Segments lists the segments of a device, by address, as torch.cuda.memory_snapshot() does: those in which torch blocks were
-// seen, and those of the allocator state.
+// Segments lists the segments of a device by address, as torch.cuda.memory_snapshot() does: those in which torch blocks
+// were seen, and those of the allocator state.
 func (h *Heap) Segments(pid uint32, device event.Device) []Segment {
 	a := h.accounts[accountKey{pid, device}]
 	if a == nil {
@@ -114,7 +114,7 @@ func (h *Heap) segments(a *account) []Segment {
 	return whole
 }
 
-// joinMapped makes one segment of mappings that touch each other.
+// joinMapped joins mappings that touch each other into one segment.
 func joinMapped(mapped []Segment) []Segment {
 	sortSegments(mapped)
 	var out []Segment

@@ -4,11 +4,11 @@ package heap
 
 import "github.com/gputrace/gputrace/event"
 
-// peakState is the last peak of an account: each site that belongs to it knows what was in use then. A site that has not changed
-// since then has the same in use now, so a new peak costs only the sites that changed since the previous one.
+// peakState is the last peak of an account. Each of its sites knows its use at the peak. A site that has not changed
+// since the peak still has the same use, so a new peak only touches the sites that changed since the previous one.
 type peakState struct{ changedSites []uint32 }
 
-// siteForChange returns a site that is about to change, after it kept what was in use at the peak.
+// siteForChange returns a site that is about to change, after saving its use at the peak.
 func (h *Heap) siteForChange(i uint32) *siteCounts {
 	s := &h.sites.list[i]
 	if s.changed {
@@ -22,7 +22,7 @@ func (h *Heap) siteForChange(i uint32) *siteCounts {
 	return s
 }
 
-// setPeak makes the present the peak.
+// setPeak makes the present moment the peak.
 func (h *Heap) setPeak(m *peakState) {
 	for _, i := range m.changedSites {
 		if s := &h.sites.list[i]; s.peakState == m {
@@ -32,7 +32,7 @@ func (h *Heap) setPeak(m *peakState) {
 	m.changedSites = m.changedSites[:0]
 }
 
-// peak is what was in use at the site's peak.
+// peak returns the site's use at the peak.
 func (s *siteCounts) peak() Count {
 	if s.changed {
 		return s.atPeak
@@ -40,7 +40,7 @@ func (s *siteCounts) peak() Count {
 	return s.Inuse
 }
 
-// peakStateOf returns the peak of the caching allocator on a site's device or, where there is none, of the site's layer there.
+// peakStateOf returns the peak of the caching allocator on a site's device or, without an allocator there, of the site's layer.
 func (h *Heap) peakStateOf(k *siteKey) *peakState {
 	if a := h.accounts[accountKey{k.pid, k.device}]; a != nil {
 		return &a.peak
@@ -57,7 +57,7 @@ func (h *Heap) driverPeak(k driverKey) *peakState {
 	return m
 }
 
-// adoptSites adds the existing sites on the device of a new account to that account's peak.
+// adoptSites attaches the existing sites on the device of a new account to that account's peak.
 func (h *Heap) adoptSites(a *account) {
 	for i := range h.sites.list {
 		if s := &h.sites.list[i]; s.key.pid == a.PID && s.key.device == a.Device && s.peakState != nil {
@@ -66,9 +66,9 @@ func (h *Heap) adoptSites(a *account) {
 	}
 }
 
-// isPeak reports whether a total of this time is a peak: the last of equal ones is. A job reaches the same peak in each step, and of the last
-// one the lines of more blocks are known, as fewer of them are from before the attach. Of events with one time, as those of a snapshot
-// in microseconds, it is the first, so that time and total name the moment.
+// isPeak reports whether a total is the new peak. The last of equal totals is, because a job reaches the same peak in
+// each step, and fewer blocks of a later step are from before the attach. Among events of the same time, as in a
+// snapshot in microseconds, the first is, so that time and total identify the moment.
 func isPeak(total, time, peak, peakTime uint64) bool {
 	return total > peak || total == peak && time != peakTime
 }

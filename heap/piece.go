@@ -8,9 +8,9 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// pieceSegment is a segment that is known from the allocator state only. What is left of it is kept as pieces: an expandable segment
-// is unmapped page by page, and the size of its pages is not known. Pieces of one segment never touch each other, so what is
-// left determines them.
+// pieceSegment is a segment known only from the allocator state. Its remaining ranges are stored as pieces, because an
+// expandable segment is unmapped page by page and the size of its pages is not known. Pieces of one segment never touch
+// each other, so the remaining memory determines them.
 type pieceSegment struct {
 	site       uint32
 	expandable bool
@@ -33,7 +33,7 @@ func (p *process) piece(addr uint64) *object {
 	return p.pieces[from]
 }
 
-// removePieces removes [lo, hi) from the pieces and returns what was there.
+// removePieces removes [lo, hi) from the pieces and returns the removed ranges.
 func (h *Heap) removePieces(p *process, lo, hi uint64) []pieceRange {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	if from == to {
@@ -56,7 +56,7 @@ func (h *Heap) removePieces(p *process, lo, hi uint64) []pieceRange {
 	return out
 }
 
-// addPiece adds a piece where there is none.
+// addPiece adds a piece to a range that has none.
 func (h *Heap) addPiece(p *process, r *pieceSegment, lo, hi uint64) {
 	o := &object{addr: lo, size: hi - lo, touched: h.now, site: r.site, refs: 1, sort: event.ObjectMemory, segment: true, segmentOf: r}
 	if r.expandable {
@@ -67,7 +67,7 @@ func (h *Heap) addPiece(p *process, r *pieceSegment, lo, hi uint64) {
 	h.settle(p, o)
 }
 
-// restorePieces puts a removed range back, unless other memory is there by now.
+// restorePieces puts a removed range back, unless other memory is there now.
 func (h *Heap) restorePieces(p *process, d *DriverAccount, c pieceRange, time uint64) {
 	if p.used(c.lo, c.hi) {
 		d.LostFrees++
@@ -85,7 +85,7 @@ func (h *Heap) restorePieces(p *process, d *DriverAccount, c pieceRange, time ui
 	h.addPiece(p, c.segmentOf, lo, hi)
 }
 
-// used reports whether something is mapped in [lo, hi), a piece is there, or memory begins there.
+// used reports whether a mapping or a piece overlaps [lo, hi), or memory begins there.
 func (p *process) used(lo, hi uint64) bool {
 	from, to := overlapping(p.mappings, (*mapping).bounds, lo, hi)
 	if from == to {
@@ -94,7 +94,7 @@ func (p *process) used(lo, hi uint64) bool {
 	return from != to || p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}][lo] != nil
 }
 
-// retireLostPieces retires the pieces in [lo, hi), where other memory is now: their frees were lost.
+// retireLostPieces retires the pieces in [lo, hi), where other memory is now, because their frees were lost.
 func (h *Heap) retireLostPieces(p *process, lo, hi uint64) {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	for _, o := range slices.Clone(p.pieces[from:to]) {

@@ -8,33 +8,33 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// process is what is known of one process: its driver memory, contexts and devices.
+// process holds the state of one process: its driver memory, contexts and devices.
 type process struct {
 	pid    uint32
 	spaces map[spaceKey]map[uint64]*object // objects with a reference, by address or handle
 
 	mappings []*mapping           // by address; they do not overlap
 	orphans  map[*object]struct{} // physical memory without a reference that is still mapped
-	pieces   []*object            // segments known from the allocator state only, by address; they do not overlap
+	pieces   []*object            // segments known only from the allocator state, by address; they do not overlap
 
-	// unclaimed are the device allocations and mappings in which no torch block was seen, by address. They are few: a segment
-	// leaves the list with the allocation of its first block. The list is kept from the first torch event on.
+	// unclaimed lists the device allocations and mappings in which no torch block was seen, by address, from the first
+	// torch event on. It is short: a segment leaves it with the allocation of its first block.
 	unclaimed []span
 	torch     bool
 
 	accounts        []*account              // of its caching allocators
-	contexts        map[uint64]event.Device // that the process was seen to use, with their devices
+	contexts        map[uint64]event.Device // seen in use, with their devices
 	primaries       map[int8]uint64         // the primary context of a device
-	devices         map[int8]struct{}       // ordinals that the process was seen to use
+	devices         map[int8]struct{}       // ordinals seen in use
 	fromStart       bool                    // the process did not use the GPU before the first event
 	lastDriverEvent uint64                  // time of the last event of device memory
 
 	watch            *watch
-	blocksObserved   map[event.Device]bool // whose blocks were compared with the allocator state before
-	segmentsObserved map[event.Device]bool // and whose segments were
+	blocksObserved   map[event.Device]bool // devices whose blocks were compared with the allocator state before
+	segmentsObserved map[event.Device]bool // devices whose segments were
 }
 
-// spaceKey identifies a set of addresses or handles: those of different sorts can have the same number.
+// spaceKey identifies a set of addresses or handles. Handles of different sorts can have the same number.
 type spaceKey struct {
 	layer event.Layer
 	sort  event.Object
@@ -53,9 +53,9 @@ func (h *Heap) process(pid uint32) *process {
 	return p
 }
 
-// FromStart states that the events of a process begin before it first used the GPU, so that no reference of its contexts is
-// unknown. Without that, the last cuDevicePrimaryCtxRelease looks like any other, and none of them retires the context's
-// memory. Call it before the process's first event.
+// FromStart states that the events of a process begin before its first use of the GPU, so that all references to its
+// contexts are known. Otherwise the last cuDevicePrimaryCtxRelease cannot be distinguished from the others, and no
+// release retires the context's memory. Call FromStart before the process's first event.
 func (h *Heap) FromStart(pid uint32) { h.process(pid).fromStart = true }
 
 // space returns the objects of one sort on one layer.
@@ -69,10 +69,10 @@ func (p *process) space(layer event.Layer, sort event.Object) map[uint64]*object
 	return s
 }
 
-// backing lists the layers in which the driver's functions that free device memory look for it.
+// backing lists the layers that the driver's functions for freeing device memory search.
 var backing = []event.Layer{event.LayerDevice, event.LayerHost, event.LayerShared, event.LayerVirtual}
 
-// find looks an object up as the driver would.
+// find looks an object up in the order in which the driver would.
 func (p *process) find(layer event.Layer, sort event.Object, addr uint64) *object {
 	if layer != event.LayerDevice {
 		return p.spaces[spaceKey{layer, sort}][addr]
@@ -108,7 +108,7 @@ func contextOf(e *event.Event) uint64 {
 	return e.Context
 }
 
-// hasTorch starts the list in which segments are found.
+// hasTorch starts the list of unclaimed memory, in which segments are found.
 func (p *process) hasTorch(device event.Device) {
 	if device.Index >= 0 {
 		p.devices[device.Index] = struct{}{}

@@ -13,48 +13,49 @@ import (
 
 // Errors on which callers branch.
 var (
-	// ErrUnproved: the allocator state and the events together do not add up to the allocator's total: events were lost
-	// during the reading, or it is torn. Nothing was changed; read again.
+	// ErrUnproved means that the allocator state and the events together do not add up to the allocator's total: events
+	// were lost during the reading, or the reading is inconsistent. Nothing was changed; read again.
 	ErrUnproved = errors.New("allocator state and events do not add up")
-	// ErrNotWatched: the frees during the observation are not known, because Watch was not called before it, or there were
-	// too many. Nothing was changed; watch, and read again.
+	// ErrNotWatched means that the frees during the observation are not known, because Watch was not called before it,
+	// or there were more than maxFreed. Nothing was changed; call Watch, and read again.
 	ErrNotWatched = errors.New("not watched since the observation began")
 )
 
-// maxFreed is how many frees of one device are kept while it is watched: 64 MiB.
+// maxFreed is how many frees of one device are logged while it is watched: 64 MiB.
 const maxFreed = 1 << 22
 
-// Result is what Reconcile did. After the first time, without losses, nothing is added and nothing retired.
+// Result reports what Reconcile did. After the first check, without losses, it adds and retires nothing.
 type Result struct {
-	First   bool   // no observation of this device came before
+	First   bool   // this is the first observation of the device
 	Kept    uint64 // blocks that events and observation agree on
-	Dirty   uint64 // blocks that events changed since the observation began: the events decided
+	Dirty   uint64 // blocks with an event after the observation began: the events decided
 	Added   Count  // blocks that only the observation had
 	Retired Count  // blocks that only the events had
-	// Missing is bytes by which the total moved without an event after the last one; it is 0 when there were events.
+	// Missing is the number of bytes by which the total moved after the last event; it is 0 when there were events.
 	Missing int64
 
-	// SegmentsProved: the segments were compared too. Else they are as they were, to be tried again.
+	// SegmentsProved: the segments were compared too. If false, they are unchanged and can be compared again.
 	SegmentsProved  bool
 	SegmentsFirst   bool  // for the first time
 	SegmentsAdded   Count // that only the observation had
 	SegmentsRetired Count // that only the driver's events had
 }
 
-// Agreed reports whether allocator state and events were the same. Blocks that the first check adds are from before the first event.
+// Agreed reports whether allocator state and events were the same. Blocks that the first check adds are from before the
+// first event.
 func (r *Result) Agreed() bool {
 	return r.Retired.Objects+r.SegmentsRetired.Objects == 0 && r.Missing == 0 &&
 		(r.First || r.Added.Objects == 0) && (r.SegmentsFirst || r.SegmentsAdded.Objects == 0)
 }
 
-// watch is what is kept of a process between Watch and Unwatch.
+// watch is the log of a process between Watch and Unwatch.
 type watch struct {
-	since  uint64 // time of the last event before
+	since  uint64 // time of the last event before Watch
 	pushed uint64 // undoLog.pushes at that time
 	full   bool
 }
 
-// note keeps a free.
+// note logs a free.
 func (w *watch) note(a *account, e *event.Event) {
 	if len(a.frees) >= maxFreed {
 		w.full = true
@@ -63,11 +64,11 @@ func (w *watch) note(a *account, e *event.Event) {
 	a.frees = append(a.frees, freeRecord{e.Addr, e.Time})
 }
 
-// freeRecord is when an address was freed.
+// freeRecord says when an address was freed.
 type freeRecord struct{ addr, time uint64 }
 
-// Watch begins, or begins anew, to remember what events change in a process, so that an observation that is made from now
-// on can be joined with them. It costs memory until Unwatch.
+// Watch starts, or restarts, a log of the changes that events make in a process, so that Reconcile can use an
+// observation that is made from now on. The log takes memory until Unwatch.
 func (h *Heap) Watch(pid uint32) {
 	h.process(pid).watch = &watch{since: h.now, pushed: h.undo.pushes}
 	for key, a := range h.accounts {
@@ -77,7 +78,7 @@ func (h *Heap) Watch(pid uint32) {
 	}
 }
 
-// Unwatch ends Watch.
+// Unwatch ends Watch and frees its log.
 func (h *Heap) Unwatch(pid uint32) {
 	h.process(pid).watch = nil
 	for key, a := range h.accounts {
@@ -87,14 +88,15 @@ func (h *Heap) Unwatch(pid uint32) {
 	}
 }
 
-// Reconcile joins what events say with an observation of the allocator state, so that the live set is that of the
-// allocator, block for block, whatever was lost before the observation began. It must be called when all events up to
-// Observation.To are applied; later ones do no harm. Each address that events touched since Observation.From is decided by
-// the events, all others by the observation: a block that only the heap has is retired, one that only the observation has is
-// added, without a stack. The result is proved: its blocks do not overlap, and add up to the allocator's total. When they do
-// not, nothing is changed and the error wraps ErrUnproved. ErrNotWatched: see there.
+// Reconcile joins the events with an observation of the allocator state, so that the live set equals the allocator's
+// blocks whatever was lost before the observation began. Call it after applying all events up to Observation.To; having
+// applied later ones does no harm. Events decide about each address that they touched since Observation.From; the
+// observation decides about all others: Reconcile retires a block that only the heap has, and adds, without a stack, a
+// block that only the observation has. The result is proved: its blocks do not overlap and add up to the allocator's
+// total. Otherwise nothing is changed and the error wraps ErrUnproved, or ErrNotWatched when the log is missing.
 //
-// Segments are treated likewise, against the allocator's reserved bytes, but for themselves: see Result.SegmentsProved.
+// Segments are reconciled in the same way against the allocator's reserved bytes, independently of the blocks: see
+// Result.SegmentsProved.
 func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	p := h.process(o.PID)
 	if p.watch == nil || p.watch.full || o.From < p.watch.since || o.To < o.From {
@@ -104,7 +106,7 @@ func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	a := h.accounts[accountKey{o.PID, o.Device}]
 	if a == nil && len(o.Blocks)+len(o.Segments) == 0 && o.Allocated == 0 && o.Reserved == 0 {
 		r.SegmentsProved, r.SegmentsFirst = true, !p.segmentsObserved[o.Device]
-		p.blocksObserved[o.Device], p.segmentsObserved[o.Device] = true, true // a device that is not used
+		p.blocksObserved[o.Device], p.segmentsObserved[o.Device] = true, true // an unused device
 		return r, nil
 	}
 	j := &reconciliation{heap: h, account: a, observation: &o, result: &r}
@@ -128,11 +130,11 @@ type reconciliation struct {
 	observation *event.Observation
 	result      *Result
 
-	total uint64 // that the blocks must add up to, bytes
+	total uint64 // sum that the blocks must add up to, bytes
 	plan  *reconcile.Plan
 }
 
-// decideBlocks finds out which blocks to add and to retire, and proves the outcome. Nothing is changed before that.
+// decideBlocks computes which blocks to add and to retire, and proves the outcome before anything is changed.
 func (j *reconciliation) decideBlocks() error {
 	if err := j.findTotal(); err != nil {
 		return err
@@ -149,8 +151,8 @@ func (j *reconciliation) decideBlocks() error {
 	return nil
 }
 
-// findTotal decides which total is that of the joined blocks: that of the last event, or, when there was none since the
-// observation began, the observation's.
+// findTotal returns the total of the joined blocks: the last event's or, if there was no event since the observation
+// began, the observation's.
 func (j *reconciliation) findTotal() error {
 	a, o := j.account, j.observation
 	switch {
@@ -171,7 +173,7 @@ func (j *reconciliation) findTotal() error {
 	return nil
 }
 
-// freed is the addresses that events freed since the observation began.
+// freed returns the addresses that events freed since the observation began.
 func (j *reconciliation) freed() map[uint64]struct{} {
 	out := map[uint64]struct{}{}
 	for _, s := range j.account.frees {
@@ -202,7 +204,7 @@ func (j *reconciliation) apply() {
 	j.finish()
 }
 
-// origin is how something is known that only an observation has, the first one or a later one.
+// origin returns the origin of memory that only an observation has, the first one or a later one.
 func origin(first bool) Origin {
 	if first {
 		return OriginBefore
@@ -210,7 +212,7 @@ func origin(first bool) Origin {
 	return OriginRecovered
 }
 
-// refineBlock takes over what the event of a block did not tell.
+// refineBlock fills in fields that the event of a block did not have.
 func (h *Heap) refineBlock(a *account, l reconcile.Refinement) {
 	b := h.blocks.At(l.Number)
 	if b.Stream == event.Unknown {
@@ -236,7 +238,7 @@ func (h *Heap) refineBlock(a *account, l reconcile.Refinement) {
 	}
 }
 
-// finish brings the sums up to date: nothing is unknown any more.
+// finish updates the sums: nothing is unknown any more.
 func (j *reconciliation) finish() {
 	a := j.account
 	if j.result.Missing != 0 {
@@ -253,7 +255,7 @@ func (j *reconciliation) finish() {
 	a.Checks++
 }
 
-// peakTime is the time of a total that is in no event: before the first, or when it was read.
+// peakTime returns the time of a total that is in no event: before the first one, or when it was read.
 func (j *reconciliation) peakTime() uint64 {
 	if j.result.First {
 		return 0

@@ -11,27 +11,27 @@ import (
 	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
-// inFlightFor is how long a call that frees memory can take: cudaFree waits for the device. The driver's event is at its
-// entry; the allocator state has the segment until it returns. Nanoseconds.
+// inFlightFor is the longest time that a call that frees memory is assumed to take: cudaFree waits for the device. The
+// driver's event is sent at its entry; the allocator state contains the segment until it returns. Nanoseconds.
 const inFlightFor = 60e9
 
-// segmentReconciliation compares the segments of an observation with those that the driver's events make out.
+// segmentReconciliation compares the segments of an observation with those known from the driver's events.
 type segmentReconciliation struct {
 	*reconciliation
 	process *process
 	driver  *DriverAccount // nil: none yet
 	seen    []event.ObservedSegment
 
-	mark          []*object // that are segments, although no event showed a torch block in them
+	mark          []*object // segments in which no event showed a torch block
 	add           []event.ObservedSegment
-	retireObjects []*object    // that are no segments any more
-	retirePieces  []pieceRange // the same, of pieces
+	retireObjects []*object    // no longer segments
+	retirePieces  []pieceRange // likewise, ranges of pieces
 }
 
-// reconcileSegments adds and retires segments when the outcome is proved: it adds up to the allocator's reserved bytes.
+// reconcileSegments adds and retires segments if the outcome is proved: if it adds up to the allocator's reserved bytes.
 func (j *reconciliation) reconcileSegments() {
 	if j.observation.Segments == nil && j.observation.Reserved == event.Unknown {
-		return // they were not looked at
+		return // the segments were not read
 	}
 	p := j.heap.processes[j.observation.PID]
 	s := &segmentReconciliation{reconciliation: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
@@ -47,7 +47,7 @@ func (j *reconciliation) reconcileSegments() {
 	s.commit(total)
 }
 
-// reserved is the bytes that the segments must add up to.
+// reserved returns the bytes that the segments must add up to.
 func (s *segmentReconciliation) reserved() (uint64, bool) {
 	a, o := s.account, s.observation
 	quiet := s.process.lastDriverEvent < o.From
@@ -60,7 +60,7 @@ func (s *segmentReconciliation) reserved() (uint64, bool) {
 	return 0, false
 }
 
-// sort sorts the observed segments by address, or refuses them.
+// sort sorts the observed segments by address and rejects overlapping ones.
 func (s *segmentReconciliation) sort() bool {
 	s.seen = slices.Clone(s.observation.Segments)
 	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
@@ -74,7 +74,7 @@ func (s *segmentReconciliation) sort() bool {
 	return true
 }
 
-// known lists the device memory of the process, by address: allocations, pieces, and mappings of which the memory is known.
+// known lists the device memory of the process by address: allocations, pieces, and mappings whose memory is known.
 func (s *segmentReconciliation) known() []span {
 	var out []span
 	for _, o := range s.process.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
@@ -94,7 +94,7 @@ func (s *segmentReconciliation) known() []span {
 	return out
 }
 
-// cover finds out what of the observed segments is known memory. The rest is to be added.
+// cover finds which parts of the observed segments are known memory. The others are to be added.
 func (s *segmentReconciliation) cover() {
 	known := s.known()
 	marked := map[*object]bool{}
@@ -118,7 +118,7 @@ func (s *segmentReconciliation) cover() {
 	}
 }
 
-// uncovered adds [lo, hi) of an observed segment, if there is such a part and it is not just being given back.
+// uncovered adds [lo, hi) of an observed segment, unless it is empty or being freed.
 func (s *segmentReconciliation) uncovered(g event.ObservedSegment, lo, hi uint64) {
 	if lo >= hi {
 		return
@@ -132,7 +132,7 @@ func (s *segmentReconciliation) uncovered(g event.ObservedSegment, lo, hi uint64
 	s.add = append(s.add, event.ObservedSegment{Addr: lo, Size: hi - lo, Expandable: g.Expandable})
 }
 
-// overlaps reports whether the call took something in [lo, hi).
+// overlaps reports whether the call freed something in [lo, hi).
 func (u *undoRecord) overlaps(lo, hi uint64) bool {
 	if o := u.object; o != nil && o.sort == event.ObjectMemory && o.size != event.Unknown && o.addr < hi && lo < o.addr+o.size {
 		return true
@@ -142,10 +142,10 @@ func (u *undoRecord) overlaps(lo, hi uint64) bool {
 		u.unknown && lo <= u.addr && u.addr < hi || u.resetEffect != nil
 }
 
-// retireUnseen finds the segments that the observation does not have, although nothing happened to them meanwhile.
+// retireUnseen finds the segments that the observation lacks, although nothing happened to them in the meantime.
 func (s *segmentReconciliation) retireUnseen() {
 	p := s.process
-	mapped := map[*object]bool{} // physical memory that is mapped into an observed segment
+	mapped := map[*object]bool{} // physical memory mapped into an observed segment
 	for _, m := range p.mappings {
 		if m.behind != nil && s.inSegment(m.addr, m.addr+m.size) {
 			mapped[m.behind] = true
@@ -184,7 +184,7 @@ func (s *segmentReconciliation) inSegment(lo, hi uint64) bool {
 
 func segmentBounds(g event.ObservedSegment) (uint64, uint64) { return g.Addr, g.Addr + g.Size }
 
-// retireParts finds what of a piece the observation does not have.
+// retireParts finds the parts of a piece that the observation lacks.
 func (s *segmentReconciliation) retireParts(o *object) {
 	at, end := o.bounds()
 	from, to := overlapping(s.seen, segmentBounds, at, end)
@@ -199,7 +199,7 @@ func (s *segmentReconciliation) retireParts(o *object) {
 	}
 }
 
-// sum is what the segments will add up to, bytes.
+// sum returns what the segments will add up to, bytes.
 func (s *segmentReconciliation) sum() uint64 {
 	sum := uint64(0)
 	if s.driver != nil {
@@ -246,8 +246,7 @@ func (s *segmentReconciliation) commit(total uint64) {
 	a.compareSegments()
 }
 
-// addSegment counts a segment that only the observation had. If it was there before the first event, it was there at the
-// peak too.
+// addSegment counts a segment that only the observation had. A segment from before the first event was also there at the peak.
 func (s *segmentReconciliation) addSegment(g event.ObservedSegment) {
 	h, a := s.heap, s.account
 	s.result.SegmentsAdded.Add(g.Size, event.Unknown)
@@ -260,7 +259,7 @@ func (s *segmentReconciliation) addSegment(g event.ObservedSegment) {
 	h.addPiece(s.process, &pieceSegment{site, g.Expandable}, g.Addr, g.Addr+g.Size)
 }
 
-// retireLostMapped retires memory with all its mappings: the call that freed it was lost.
+// retireLostMapped retires memory and all its mappings, because the call that freed it was lost.
 func (h *Heap) retireLostMapped(p *process, o *object) {
 	for i := 0; o.maps > 0 && i < len(p.mappings); {
 		if m := p.mappings[i]; m.behind == o {

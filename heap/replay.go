@@ -10,7 +10,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// replayBatch is how many events are taken from a recording at once.
+// replayBatch is the number of events that are read from a recording at once.
 const replayBatch = 8192
 
 // Annotate replays one annotation of a recording. A checkpoint fills an empty heap; a heap that has events already contains it.
@@ -38,18 +38,18 @@ func (h *Heap) Annotate(m *event.Annotation) error {
 	return nil
 }
 
-// Replay applies all that a recording has to an empty heap. The error is the recording's, but for io.EOF, or says which annotation
-// could not be replayed; everything before it was applied.
+// Replay applies the events and annotations of a recording to an empty heap. It returns the recording's error, except
+// io.EOF, or an error that names the annotation that could not be replayed; everything before it was applied.
 func (h *Heap) Replay(r event.Replayable) error { return h.Walk(r, Walker{}) }
 
-// Walker's functions are called during a replay. Each may be nil; its argument is valid during the call only.
+// Walker has the functions that Walk calls. Each may be nil; its argument is valid only during the call.
 type Walker struct {
 	Before    func(e *event.Event) bool // before an event is applied; false ends the replay
 	After     func(e *event.Event)      // after an event was applied
 	Annotated func(m *event.Annotation) // after an annotation was replayed
 }
 
-// Walk is Replay step by step.
+// Walk is Replay with calls to w for each event and annotation.
 func (h *Heap) Walk(r event.Replayable, w Walker) error {
 	buf := make([]event.Event, 0, replayBatch)
 	for {
@@ -75,7 +75,7 @@ func (h *Heap) Walk(r event.Replayable, w Walker) error {
 	}
 }
 
-// walkEvents applies events, and reports whether all were.
+// walkEvents applies events and reports whether it applied all of them.
 func (h *Heap) walkEvents(events []event.Event, w Walker) bool {
 	for i := range events {
 		e := &events[i]

@@ -16,13 +16,13 @@ type span struct {
 
 func compareSpan(s span, addr uint64) int { return compareAddr(s.start, addr) }
 
-// addUnclaimed adds a range to the list of those in which no torch block was seen.
+// addUnclaimed adds a range to the list of unclaimed memory, in which no torch block was seen.
 func (p *process) addUnclaimed(s span) {
 	at, _ := slices.BinarySearchFunc(p.unclaimed, s.start, compareSpan)
 	p.unclaimed = slices.Insert(p.unclaimed, at, s)
 }
 
-// removeUnclaimed removes an object's range from that list, if it is there.
+// removeUnclaimed removes an object's range from that list, if present.
 func (p *process) removeUnclaimed(start uint64, o *object) {
 	at, _ := slices.BinarySearchFunc(p.unclaimed, start, compareSpan)
 	for ; at < len(p.unclaimed) && p.unclaimed[at].start == start; at++ {
@@ -33,8 +33,8 @@ func (p *process) removeUnclaimed(start uint64, o *object) {
 	}
 }
 
-// markSegments counts the device memory at [lo, hi), where a torch block lies, as segments of the caching allocator. One block
-// can span several: an expandable segment is mapped piece by piece.
+// markSegments counts the device memory at [lo, hi), which contains a torch block, as segments of the caching
+// allocator. A block can span several, because an expandable segment is mapped piece by piece.
 func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
 	at, _ := slices.BinarySearchFunc(p.unclaimed, hi, compareSpan)
 	from := at
@@ -45,15 +45,15 @@ func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
 	p.unclaimed = slices.Delete(p.unclaimed, from, at)
 }
 
-// markSegment counts an object as a segment, on the device of its torch blocks: the driver's call does not always have the
-// device, or has another type for it.
+// markSegment counts an object as a segment on the device of its torch blocks, because the driver's call may lack the
+// device or have another type for it.
 func (h *Heap) markSegment(o *object, device event.Device) {
 	if o.segment {
 		return
 	}
 	key := *h.key(o)
 	from := h.accountOf(o)
-	from.remove(o, OriginEvent) // what is known from the allocator state is a segment from the beginning
+	from.remove(o, OriginEvent) // memory known from the allocator state is a segment from the beginning
 	key.segment, key.device = true, device.Physical()
 	o.segment = true
 	o.touched = h.now
@@ -82,21 +82,20 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	o.site = site
 }
 
-// compareSegments records the sum of the segments at an event that has the allocator's own figure too.
+// compareSegments records the sum of the segments at an event that also carries the allocator's own figure.
 func (a *account) compareSegments() {
 	bytes := uint64(0)
 	if a.driver != nil {
 		bytes = a.driver.Segments.Bytes
 	}
-	a.complete = a.complete || bytes == a.Reserved // the known segments are a part of all, so equal sums mean all
+	a.complete = a.complete || bytes == a.Reserved // the known segments are a subset, so equal sums mean that all are known
 	if a.complete {
 		a.SegmentBytes = bytes
 	}
 }
 
-// followSegments keeps Reserved up to date between reports of the allocator: it frees segments (empty_cache, or to make room)
-// silently, and reports what is left with its next block. Where the sum of the driver's events was equal to the allocator's
-// figure, it still is.
+// followSegments updates Reserved between reports of the allocator, which frees segments silently (empty_cache, or to make room)
+// and reports the rest with its next block. If the sum of the driver's events was equal to the allocator's figure, it still is.
 func (a *account) followSegments() {
 	if a.driver == nil || a.SegmentBytes != a.Reserved || a.Reserved == event.Unknown {
 		return

@@ -11,7 +11,7 @@ import (
 // Count is a number of allocations and their bytes.
 type Count = tally.Count
 
-// CountOf is the count of one allocation; both sizes are bytes and may be event.Unknown.
+// CountOf returns the count of one allocation; both sizes are bytes and may be event.Unknown.
 func CountOf(size, requested uint64) Count { return tally.Of(size, requested) }
 
 // Origin is how an allocation became known.
@@ -19,9 +19,9 @@ type Origin uint8
 
 // The origins.
 const (
-	OriginEvent     Origin = iota // by its event
-	OriginBefore                  // by the allocator state: it is from before the first event
-	OriginRecovered               // by the allocator state: its event was lost
+	OriginEvent     Origin = iota // from its event
+	OriginBefore                  // from the allocator state: allocated before the first event
+	OriginRecovered               // from the allocator state: its event was lost
 )
 
 type siteKey struct {
@@ -42,7 +42,7 @@ type siteCounts struct {
 	changed      bool
 }
 
-// sites adds up allocations by their stacks.
+// sites adds up allocations by stack.
 type sites struct {
 	index index.Index[siteKey]
 	list  []siteCounts

@@ -20,82 +20,82 @@ type Account struct {
 	Device event.Device
 
 	Allocated uint64 // the allocator's own total at the last event, bytes; Unknown when it reports none (PyTorch up to 1.9)
-	Reserved  uint64 // bytes of its segments, less those that were freed since its last report; Unknown without a report
+	Reserved  uint64 // bytes of its segments, less those freed since its last report; Unknown without a report
 	Live      Count  // blocks that were allocated since the first event and not freed
-	Recovered Count  // of Live: blocks whose allocation was lost, from the allocator state
+	Recovered Count  // part of Live: blocks from the allocator state whose allocation event was lost
 	Before    uint64 // bytes that were allocated before the first event and not freed since; Unknown without a total
-	// BeforeBlocks is the blocks of Before whose addresses are known, from the allocator state.
+	// BeforeBlocks counts the blocks of Before whose addresses are known from the allocator state.
 	BeforeBlocks Count
 	Baseline     uint64 // Before at the start, bytes; Unknown without a total
 	Lost         int64  // net bytes of lost events; negative: more frees than allocations
 
-	// SegmentBytes is the sum of the segments that are known from the driver's events (and, for older ones, from the
-	// allocator state) when Reserved was reported, bytes. Unknown until all of them are known. A difference to Reserved is
-	// lost driver events, or segments that an allocator outside PyTorch took from larger memory.
+	// SegmentBytes is the sum in bytes of the segments known from the driver's events (older ones from the allocator
+	// state) at the time when Reserved was reported; Unknown until all of them are known. A difference to Reserved
+	// means lost driver events, or segments that an allocator outside PyTorch cut from larger memory.
 	SegmentBytes uint64
-	Checks       uint64 // how often Reconcile compared it with the allocator state
+	Checks       uint64 // number of times Reconcile compared it with the allocator state
 
 	Gaps     uint64 // steps of the total that no event explains
 	GapBytes uint64 // their sizes added up without sign
 
 	Peak     uint64 // largest total seen, bytes; of Live alone when Allocated is unknown
-	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: before the first event
-	// PeakBefore, PeakLost and PeakReserved are Before, Lost and Reserved at the peak. Site.Peak of the layer's sites that are
-	// not from before, PeakBefore and PeakLost add up to Peak.
+	PeakTime uint64 // time of Peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
+	// PeakBefore, PeakLost and PeakReserved are Before, Lost and Reserved at the peak. Peak is the sum of PeakBefore,
+	// PeakLost and Site.Peak of all sites of the layer that are not from before.
 	PeakBefore   uint64
 	PeakLost     int64
 	PeakReserved uint64
 
 	Allocs, Frees uint64 // events
-	UnknownFrees  uint64 // of Frees: of blocks that are not known, mostly from before
-	LostFrees     uint64 // blocks whose free was lost: the address was allocated again, or the allocator state does not have them
+	UnknownFrees  uint64 // part of Frees: blocks that are not known, mostly from before
+	LostFrees     uint64 // blocks whose free was lost: the address was allocated again, or is not in the allocator state
 	OOMs          uint64 // requests refused
 }
 
-// DriverAccount is what one process obtained from the driver in one layer on one device since the first event, and the
-// segments of the allocator state. What else it had before is not known to this layer.
+// DriverAccount is the memory that one process obtained from the driver in one layer on one device since the first
+// event, and the segments of the allocator state. It excludes other memory from before the first event.
 type DriverAccount struct {
 	PID    uint32
 	Layer  event.Layer  // any but LayerTorch
-	Device event.Device // of memory in which torch blocks lie, the one that torch names
+	Device event.Device // if torch blocks are in the memory, torch's name of the device
 
 	Live     Count
-	Segments Count // of Live: segments of the caching allocator, by a torch block in them or by the allocator state
-	Found    Count // of Live: from the allocator state, not from an event
-	// ByObject is Live by its sort: index event.Object. Of ObjectPhysical each handle is counted once, however often it
-	// is mapped, and as long as it has a reference or a mapping.
+	Segments Count // part of Live: segments of the caching allocator, known by a torch block in them or from the allocator state
+	Found    Count // part of Live: known from the allocator state, not from an event
+	// ByObject divides Live by event.Object, which is the index. A handle of ObjectPhysical is counted once however
+	// often it is mapped, as long as it has a reference or a mapping.
 	ByObject [event.ObjectExternal + 1]Count
-	// Doubtful is what of Live may be freed: a context was destroyed, and it is not known whether this was allocated in it.
+	// Doubtful is the part of Live that may be freed: a context was destroyed, and this may have been allocated in it.
 	Doubtful Count
 
 	Peak     uint64 // largest Live.Bytes
-	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: never above 0
+	PeakTime uint64 // time of Peak, CLOCK_BOOTTIME nanoseconds; 0: never above 0
 
 	Allocs, Frees uint64 // calls that took effect
 	FailedFrees   uint64 // frees, unmaps and resets that were undone
-	UnknownFrees  uint64 // of Frees: of memory not seen to be allocated
-	LostFrees     uint64 // allocations or mappings whose free was lost: something else is there by now, or nothing
-	ResetFrees    uint64 // allocations that were freed with their context
+	UnknownFrees  uint64 // part of Frees: memory whose allocation was not seen
+	LostFrees     uint64 // allocations or mappings whose free was lost: the place is empty or has other memory
+	ResetFrees    uint64 // allocations freed with their context
 
-	Retains        uint64 // further references of a handle, of shared memory or of a context
-	UnknownRetains uint64 // of Retains: of a handle whose allocation was not seen
+	Retains        uint64 // references added to a handle, shared memory or a context
+	UnknownRetains uint64 // part of Retains: handles whose allocation was not seen
 	Maps, Unmaps   uint64 // calls that took effect, of physical memory
-	UnknownMaps    uint64 // of Maps: of a handle whose allocation was not seen; its bytes are not known
-	UnknownUnmaps  uint64 // of Unmaps: where nothing was seen to be mapped
+	UnknownMaps    uint64 // part of Maps: handles whose allocation was not seen; their bytes are not known
+	UnknownUnmaps  uint64 // part of Unmaps: ranges in which no mapping was seen
 	Resets, Trims  uint64 // calls, of the holder layer
 	OOMs           uint64 // requests refused
 }
 
-// Gap is a step of an allocator's total that the event at that time does not explain: events before it were lost.
+// Gap is a step of an allocator's total that the event at that time does not explain, because events before it were lost.
 type Gap struct {
-	Time   uint64 // of the event that showed it, CLOCK_BOOTTIME nanoseconds
+	Time   uint64 // time of the event that showed it, CLOCK_BOOTTIME nanoseconds
 	PID    uint32
 	Device event.Device
 	Bytes  int64 // net bytes of the missing events
 }
 
-// LossInterval is a time in which events of a process were lost, of any layer. The live set at its end may differ from what the
-// events say.
+// LossInterval is a time in which events of a process were lost, in any layer. The live set at its end may differ from
+// the sum of the received events.
 type LossInterval struct {
 	PID uint32
 	event.Loss
@@ -103,9 +103,9 @@ type LossInterval struct {
 
 // Totals are the heap's own sums, without the sites.
 type Totals struct {
-	First, Time uint64 // of the first and the last event, CLOCK_BOOTTIME nanoseconds; 0: no event
+	First, Time uint64 // times of the first and the last event, CLOCK_BOOTTIME nanoseconds; 0: no event
 	Events      uint64
-	Ignored     uint64 // of Events: with implausible sizes, kinds or addresses
+	Ignored     uint64 // part of Events: implausible sizes, kinds or addresses
 	Failures    uint64 // failed frees whose free was not seen, so that nothing was undone
 
 	Accounts          []Account       // by PID and device
@@ -116,28 +116,28 @@ type Totals struct {
 	LossIntervalCount uint64          // all of them
 }
 
-// Site is all allocations of one layer made by one stack.
+// Site counts all allocations of one layer by one stack.
 type Site struct {
 	Layer  event.Layer
 	Device event.Device
 	PID    uint32
 	Stack  event.StackID
 	Call   string // as in the events
-	// Segment: device memory that the caching allocator divides into blocks, so that the torch layer counts it too.
+	// Segment is true for device memory that the caching allocator divides into blocks, so that the torch layer counts it too.
 	Segment bool
 	Origin  Origin
 
-	Alloc Count // whose events were seen
-	Inuse Count // not freed; of Alloc, or known from the allocator state only
-	// Peak is Inuse when the allocator's total on the site's device was at its peak (Account.PeakTime). On a device without a
-	// caching allocator: when the site's layer was (DriverAccount.PeakTime).
+	Alloc Count // allocations whose events were seen
+	Inuse Count // allocations not freed, of Alloc or known only from the allocator state
+	// Peak is Inuse when the allocator's total on the site's device was at its peak (Account.PeakTime) or, on a device
+	// without a caching allocator, when the site's layer was (DriverAccount.PeakTime).
 	Peak Count
 }
 
-// Snapshot is a copy of everything at one moment. It does not change when the heap does.
+// Snapshot is a copy of all totals and sites at one moment. Later changes of the heap do not affect it.
 type Snapshot struct {
 	Totals
-	Sites []Site // those that allocated or have something in use, in an order that depends on their fields only
+	Sites []Site // sites with an allocation or memory in use, in an order that depends only on their fields
 }
 
 // Block is one live allocation.
@@ -150,12 +150,12 @@ type Block struct {
 	Size      uint64       // bytes; Unknown when not known
 	Requested uint64       // bytes; Unknown when not observed
 	Stream    uint64       // torch: raw handle; Unknown when not observed, and elsewhere
-	Time      uint64       // of the allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, it is from the allocator state
+	Time      uint64       // time of the allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, from the allocator state
 	Stack     event.StackID
 	Call      string
 	Segment   bool   // as in Site
 	Origin    Origin // as in Site
-	Number    uint32 // from 1 on: no other live block of a caching allocator in the heap has it. 0: the block is of another layer
+	Number    uint32 // from 1, unique among the live blocks of caching allocators in the heap; 0: the block is of another layer
 }
 
 // Totals copies the heap's sums.
@@ -180,7 +180,7 @@ func (h *Heap) Totals() Totals {
 	return b
 }
 
-// GapCount is Totals.GapCount alone.
+// GapCount returns Totals.GapCount without copying the totals.
 func (h *Heap) GapCount() uint64 { return h.gaps.total }
 
 // Snapshot copies the totals and the sites.
@@ -188,7 +188,7 @@ func (h *Heap) Snapshot() *Snapshot {
 	s := &Snapshot{Totals: h.Totals(), Sites: make([]Site, 0, len(h.sites.list))}
 	for i := range h.sites.list {
 		c := &h.sites.list[i]
-		if c.Alloc.Objects+c.Inuse.Objects == 0 { // all of it became segments, or was known from the allocator state only
+		if c.Alloc.Objects+c.Inuse.Objects == 0 { // all of it became segments, or is known only from the allocator state
 			continue
 		}
 		k := &c.key
@@ -201,11 +201,12 @@ func (h *Heap) Snapshot() *Snapshot {
 	return s
 }
 
-// Blocks yields the live allocations of all layers, in an order that depends on the events only. The heap must not change meanwhile.
+// Blocks yields the live allocations of all layers, in an order that depends only on the events. The heap must not
+// change meanwhile.
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.sortedAccounts() {
-			for _, i := range slices.Sorted(a.live.All()) { // the index's own order is another each time
+			for _, i := range slices.Sorted(a.live.All()) { // the index's own order differs each time
 				if !yield(h.torchBlock(i)) {
 					return
 				}

@@ -12,20 +12,20 @@ type accountKey struct {
 	device event.Device
 }
 
-// account is the torch layer of one process and device. Once hasTotal, at any time
+// account is the torch layer of one process and device. Once hasTotal is true, at any time
 //
 //	live bytes + before + lost == allocated
 //
-// where live is the blocks whose allocation was seen, or that were found in the allocator state later, before is what was
-// allocated before the attach and not freed since, and lost is the net bytes of lost events.
+// where live is the blocks whose allocation was seen or that were found in the allocator state later, before is the
+// memory allocated before the attach and not freed since, and lost is the net bytes of lost events.
 type account struct {
 	Account
 	hasTotal bool // a total was seen: Allocated, Before and Lost are valid
 	live     blocks.Index
 	process  *process
-	peak     peakState // of Peak
+	peak     peakState // state of Peak
 
-	driver   *DriverAccount // of the same device, where its segments are; nil until there is one
+	driver   *DriverAccount // account of the same device, which counts the segments; nil until there is one
 	complete bool           // all segments are known: SegmentBytes is valid
 
 	lastEvent uint64 // time of the last event
@@ -48,7 +48,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a.process.hasTorch(device)
 		h.accounts[key] = a
 		h.adoptSites(a)
-		if a.process.blocksObserved[device] { // to be empty
+		if a.process.blocksObserved[device] { // observed to be empty
 			a.Reserved = 0
 			h.startTotals(a, 0, 0)
 		}
@@ -57,8 +57,8 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 	return a
 }
 
-// SetBaseline sets the allocator's totals before the first event, in bytes, as they were read from the allocator state. The
-// first event is then checked against them. It has no effect once the account's total is known.
+// SetBaseline sets the allocator's totals before the first event, in bytes, as read from the allocator state. The first
+// event is then checked against them. It has no effect once the account's total is known.
 func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	a := h.account(pid, device)
 	if a.hasTotal || allocated >= blocks.MaxBytes {
@@ -101,7 +101,7 @@ func (h *Heap) applyTorch(e *event.Event) {
 	}
 }
 
-// sized is a free with the size of its block, where the allocator's frees do not say it. false: the block is from before.
+// sized adds the size of the block to a free of an allocator that does not report it. false: the block is from before.
 func (h *Heap) sized(a *account, e *event.Event) (*event.Event, bool) {
 	i, ok := a.live.Find(e.Addr, &h.blocks)
 	if !ok {
@@ -112,7 +112,7 @@ func (h *Heap) sized(a *account, e *event.Event) (*event.Event, bool) {
 	return &out, true
 }
 
-// checkTotal compares the total in an event with the one that the event must lead to.
+// checkTotal compares the total in an event with the total that the event should lead to.
 func (h *Heap) checkTotal(a *account, e *event.Event) {
 	if e.Reserved != event.Unknown {
 		a.Reserved = e.Reserved
@@ -139,7 +139,7 @@ func (h *Heap) checkTotal(a *account, e *event.Event) {
 	a.Allocated = uint64(now)
 }
 
-// startTotals starts an account at a total, that before the current event: bytes of it that are in no known block are Before.
+// startTotals starts an account at the total before the current event; bytes of it that are in no known block become Before.
 func (h *Heap) startTotals(a *account, total int64, time uint64) {
 	total = max(0, total) // a total below 0 becomes a gap: the event's step from 0
 	before := total - int64(a.Live.Bytes)

@@ -9,17 +9,17 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// A free is applied when the call is entered, because its address can be handed out again before the call returns. It is undone when
-// the call turns out to have failed:
+// A free is applied when the call is entered, because its address can be handed out again before the call returns. If
+// the call turns out to have failed, the free is undone:
 //
 //	enter free(A)   A is freed, undoRecord{A} is in the ring   another thread may get A from here on
 //	success         the thread's next call finishes the record
-//	failure         the record is taken out of the ring: what it took is in use again
+//	failure         the record is removed from the ring, and A is in use again
 //
-// The ring has the last calls of all threads. Only the latest of a thread can still be running, so that each thread has at most one
-// record that is not finished; what leaves the ring is finished.
+// The ring holds the last calls of all threads. Only a thread's latest call can still be running, so each thread has at
+// most one unfinished record; a record that leaves the ring is finished.
 
-// undoRecord is a free, unmap or reset that may yet turn out to have failed: what it took.
+// undoRecord records what a free, unmap or reset removed, until it is known whether the call failed.
 type undoRecord struct {
 	addr, time uint64
 	pid, tid   uint32
@@ -28,27 +28,27 @@ type undoRecord struct {
 	kind       event.Kind
 
 	process      *process
-	account      *DriverAccount // that it was counted on
-	unknown      bool           // it was of nothing that was known
+	account      *DriverAccount // account on which it was counted
+	unknown      bool           // the target was not known memory
 	finished     bool           // the thread has made another call since
-	object       *object        // that lost a reference; nil: none
-	mappings     []*mapping     // that were undone
-	ranges       []pieceRange   // that were removed from pieces
-	*resetEffect                // by a reset; nil: it is none
+	object       *object        // the object that lost a reference; nil: none
+	mappings     []*mapping     // removed mappings
+	ranges       []pieceRange   // ranges removed from pieces
+	*resetEffect                // effect of a reset; nil: not a reset
 }
 
 // undoLog is a ring of the last frees of the driver layers.
 type undoLog struct {
 	ring   []undoRecord
 	next   int
-	last   map[uint32]int // index in ring of each thread's latest
-	pushes uint64         // forgotten ones too
+	last   map[uint32]int // each thread's latest, as an index in ring
+	pushes uint64         // number of records ever pushed
 }
 
 func (l *undoLog) push(e *event.Event, u undoRecord) {
 	u.addr, u.time, u.pid, u.tid, u.layer, u.sort, u.kind = e.Addr, e.Time, e.PID, e.TID, e.Layer, e.Object, e.Kind
 	l.pushes++
-	if i, ok := l.last[u.tid]; ok { // the thread's call before has returned
+	if i, ok := l.last[u.tid]; ok { // the thread's previous call has returned
 		l.ring[i].finish()
 	}
 	at := l.next
@@ -70,7 +70,7 @@ func (l *undoLog) push(e *event.Event, u undoRecord) {
 	l.last[u.tid] = at
 }
 
-// finish: the call is over, and has not failed.
+// finish marks the call as returned without failure.
 func (u *undoRecord) finish() {
 	if u.finished || u.process == nil {
 		return
@@ -81,7 +81,7 @@ func (u *undoRecord) finish() {
 	}
 }
 
-// objects yields what the call took a reference of.
+// objects yields the objects that lost a reference to the call.
 func (u *undoRecord) objects(yield func(*object) bool) {
 	if u.object != nil && !yield(u.object) || u.resetEffect == nil {
 		return
@@ -95,7 +95,7 @@ func (u *undoRecord) objects(yield func(*object) bool) {
 	}
 }
 
-// latest yields the entries, latest first.
+// latest yields the records, latest first.
 func (l *undoLog) latest(yield func(*undoRecord) bool) {
 	n := len(l.ring)
 	for i := range n {
@@ -105,7 +105,7 @@ func (l *undoLog) latest(yield func(*undoRecord) bool) {
 	}
 }
 
-// take finds the latest free that a failure is about, and forgets it.
+// take removes the latest free that matches a failure from the log and returns it.
 func (l *undoLog) take(e *event.Event) (undoRecord, bool) {
 	for u := range l.latest {
 		if u.addr == e.Addr && u.pid == e.PID && u.tid == e.TID && u.layer == e.Layer && u.sort == e.Object {
@@ -117,7 +117,7 @@ func (l *undoLog) take(e *event.Event) (undoRecord, bool) {
 	return undoRecord{}, false
 }
 
-// running yields the calls of a process's other threads that may not have returned: of each its latest, at most.
+// running yields the calls of a process's other threads that may not have returned: at most the latest one of each thread.
 func (l *undoLog) running(p *process, tid uint32) func(func(*undoRecord) bool) {
 	return func(yield func(*undoRecord) bool) {
 		for _, i := range l.last {
@@ -128,7 +128,7 @@ func (l *undoLog) running(p *process, tid uint32) func(func(*undoRecord) bool) {
 	}
 }
 
-// pending lists what the calls of a process's other threads that may not have returned have begun to free.
+// pending lists what such calls have begun to free.
 func (l *undoLog) pending(p *process, tid uint32) []*object {
 	objects := map[*object]struct{}{}
 	for other := range l.running(p, tid) {
@@ -141,8 +141,8 @@ func (l *undoLog) pending(p *process, tid uint32) []*object {
 	return sortedObjects(maps.Keys(objects))
 }
 
-// objectInFlight is the object of an address or handle that another thread's call may just be taking: should that fail, it was
-// there all the time. Of several it is the one that had the address or handle last: the others were freed since.
+// objectInFlight returns the object of an address or handle that another thread may be freeing; if that call fails, the object
+// was live all the time. Of several, it returns the one that had the address or handle last: the others were freed before.
 func (l *undoLog) objectInFlight(p *process, sort event.Object, addr uint64, tid uint32) *object {
 	var found *object
 	for u := range l.running(p, tid) {
@@ -155,7 +155,7 @@ func (l *undoLog) objectInFlight(p *process, sort event.Object, addr uint64, tid
 	return found
 }
 
-// unmappingHandle is physical memory without a reference that another thread may just be unmapping.
+// unmappingHandle returns physical memory without a reference that another thread may be unmapping.
 func (l *undoLog) unmappingHandle(p *process, handle uint64, tid uint32) *object {
 	var found *object
 	for u := range l.running(p, tid) {
@@ -168,7 +168,7 @@ func (l *undoLog) unmappingHandle(p *process, handle uint64, tid uint32) *object
 	return found
 }
 
-// unmapping lists the mappings that overlap [lo, hi) and that another thread may just be undoing.
+// unmapping lists the mappings that overlap [lo, hi) and that another thread may be removing.
 func (l *undoLog) unmapping(p *process, lo, hi uint64, tid uint32) []*mapping {
 	var out []*mapping
 	for u := range l.running(p, tid) {
@@ -181,7 +181,7 @@ func (l *undoLog) unmapping(p *process, lo, hi uint64, tid uint32) []*mapping {
 	return out
 }
 
-// restore undoes the same thread's last free there.
+// restore undoes the same thread's last free of that address or handle.
 func (h *Heap) restore(e *event.Event) {
 	u, ok := h.undo.take(e)
 	if !ok {
