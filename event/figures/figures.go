@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package figures is what a recording says beside its events: the counters of the probes, how stacks and comparisons fared, what the
-// driver and the allocator said at the end. Who counts them, who writes them to a file and who prints them share these types. The
-// names in JSON are those of the file.
+// Package figures has the figures that a recording contains beside its events: the counters of the probes, the outcome
+// of stacks and checks, and the memory that the driver and the allocator reported at the end. Code that counts, writes
+// and prints them shares these types. The JSON names are those of the file.
 package figures
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Bytes is a size in JSON, where event.Unknown is null.
+// Bytes is a size that JSON encodes as null when it is event.Unknown.
 type Bytes uint64
 
 // Unknown is a size that is not known.
@@ -34,19 +34,19 @@ func (b *Bytes) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*uint64)(b))
 }
 
-// Hits is what became of the runs of one probe: Hits == Emitted + all of Quiet + all of Dropped once the probes are detached, or
-// something is wrong.
+// Hits counts the outcomes of the runs of one probe. Once the probes are detached, Hits == Emitted + all of Quiet + all
+// of Dropped, or something is wrong.
 type Hits struct {
 	Probe   string            `json:"probe"` // "libc10.so reportMemoryUsageToProfiler", "libcuda.so.1 cuMemFree_v2 return"
 	Hits    uint64            `json:"hits"`  // runs
 	Emitted uint64            `json:"emitted"`
 	Quiet   map[string]uint64 `json:"quiet"`   // runs without an event by design, by reason
 	Dropped map[string]uint64 `json:"dropped"` // events that were lost, by reason; reasons with 0 may be present
-	// Received, counted on the other side of the ring, equals Emitted. It is not in a recording.
+	// Received is the count on the other side of the ring, and equals Emitted. It is not in a recording.
 	Received uint64 `json:"-"`
 }
 
-// Lost is the number of events that were lost.
+// Lost returns the number of lost events.
 func (h *Hits) Lost() uint64 {
 	var n uint64
 	for _, v := range h.Dropped {
@@ -55,19 +55,19 @@ func (h *Hits) Lost() uint64 {
 	return n
 }
 
-// RawStacks counts the stacks that the kernel could not unwind and user space may.
+// RawStacks counts the stacks that the kernel could not unwind and sent to user space.
 type RawStacks struct {
-	Sent    uint64 `json:"sent"`    // by the kernel: Unwound + Guessed + Partial, when all were read
-	Unwound uint64 `json:"unwound"` // to the outermost frame
-	Guessed uint64 `json:"guessed"` // so, with frames that are a guess
-	Partial uint64 `json:"partial"` // not so far
-	// OverRate and NoRoom were not sent, because there were too many a second or because the ring was filling up. Their events
-	// have the stack as far as the kernel came.
+	Sent    uint64 `json:"sent"`    // sent by the kernel: Unwound + Guessed + Partial, when all were read
+	Unwound uint64 `json:"unwound"` // unwound to the outermost frame
+	Guessed uint64 `json:"guessed"` // unwound to the outermost frame, with guessed frames
+	Partial uint64 `json:"partial"` // not unwound to the outermost frame
+	// OverRate and NoRoom were not sent, because there were too many per second or because the ring was nearly full.
+	// Their events have the frames that the kernel unwound.
 	OverRate uint64 `json:"over_rate"`
 	NoRoom   uint64 `json:"no_room"`
 }
 
-// Add counts a stack that was sent, by what became of it.
+// Add counts a stack that was sent, by its status after unwinding.
 func (c *RawStacks) Add(status event.StackStatus) {
 	switch status {
 	case event.StatusUnwound:
@@ -82,8 +82,8 @@ func (c *RawStacks) Add(status event.StackStatus) {
 // Checks counts comparisons of the live set with the allocator state.
 type Checks struct {
 	Made        uint64 `json:"made"`
-	Differences uint64 `json:"differences"` // of Made: those that found a difference
-	Failed      uint64 `json:"failed"`      // that could not be made: the job left no moment for it
+	Differences uint64 `json:"differences"` // part of Made: found a difference
+	Failed      uint64 `json:"failed"`      // impossible because the job never paused long enough
 }
 
 // TorchMemory is the caching allocator's memory on one device. Each size may be event.Unknown.
@@ -91,18 +91,18 @@ type TorchMemory struct {
 	Device        int   `json:"device"` // as the program numbers it
 	Reserved      Bytes `json:"reserved"`
 	Allocated     Bytes `json:"allocated"`
-	Requested     Bytes `json:"requested"` // of Allocated, what the program asked for
-	Pending       Bytes `json:"pending"`   // blocks given back that wait for another stream's work; unknown: they are in InactiveSplit
+	Requested     Bytes `json:"requested"` // the part of Allocated that the program asked for
+	Pending       Bytes `json:"pending"`   // freed blocks that wait for another stream's work; Unknown: counted in InactiveSplit
 	InactiveSplit Bytes `json:"holes"`     // free blocks of segments that are in use
 	Free          Bytes `json:"free"`      // segments that are free as a whole
 	// Largest is the largest free piece, of InactiveSplit or of Free. 0: not known, or nothing is free.
 	Largest Bytes `json:"largest_free,omitempty"`
 }
 
-// DriverUse is what the driver says that a process uses on one device. Each size may be event.Unknown.
+// DriverUse is the driver's figure of a process's memory on one device. Each size may be event.Unknown.
 type DriverUse struct {
 	Device int    `json:"device"` // as the program numbers it; -1: not known
-	Name   string `json:"name"`   // of the product, such as "NVIDIA H200"; empty: not known
+	Name   string `json:"name"`   // product name, such as "NVIDIA H200"; empty: not known
 	UUID   string `json:"uuid"`   // of the GPU or MIG device; empty: not known
 	Used   Bytes  `json:"used"`   // by the process
 	Why    string `json:"why"`    // why Used is not known
@@ -110,36 +110,36 @@ type DriverUse struct {
 	All    Bytes  `json:"all"`    // by all processes
 }
 
-// HeldBefore is blocks of one process and device that were allocated before the first event and have one holder.
+// HeldBefore counts blocks of one process and device that were allocated before the first event, by holder.
 type HeldBefore struct {
 	PID    uint32       `json:"pid"`
 	Device event.Device `json:"device"`
 	HeldPart
 }
 
-// HeldPart is blocks that have one holder, a part of what was allocated before the first event.
+// HeldPart counts the blocks of one holder that were allocated before the first event.
 type HeldPart struct {
 	Holder string `json:"holder"` // as holders.Index.Owner, or view.NoHolder
 	Bytes  uint64 `json:"bytes"`
 	Blocks uint64 `json:"blocks"` // 0: not known
 }
 
-// Reading is what the driver and a process's memory said at a moment while it ran. What was not read is nil.
+// Reading is the memory that the driver and a running process reported at one moment. Figures that were not read are nil.
 type Reading struct {
 	Time    uint64        `json:"time"`             // CLOCK_BOOTTIME nanoseconds
-	Failed  uint64        `json:"failed,omitempty"` // time of the request that it was made for; 0: of none
+	Failed  uint64        `json:"failed,omitempty"` // time of the refused request that caused it; 0: none
 	Driver  []DriverUse   `json:"driver,omitempty"` // by device
 	Others  []Processes   `json:"others,omitempty"` // by device
-	Moved   bool          `json:"moved,omitempty"`  // the driver's figures changed meanwhile
-	Private []Range       `json:"private"`          // segments of private pools; null: they were not read
-	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, of the same moment as Driver
+	Moved   bool          `json:"moved,omitempty"`  // the driver's figures changed during the reading
+	Private []Range       `json:"private"`          // segments of private pools; null: not read
+	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, read at the same moment as Driver
 	Limits  []Limit       `json:"limits,omitempty"`
-	Sizes   []DeviceSize  `json:"sizes,omitempty"` // of the devices that are known, as CUDA reported them to the program
+	Sizes   []DeviceSize  `json:"sizes,omitempty"` // known device sizes, as CUDA reported them to the program
 	Fresh   bool          `json:"fresh,omitempty"` // the process had no device memory when the trace began
 	Held    []HeldAt      `json:"held"`            // nil: holders were not read
 }
 
-// Processes are the other processes on a device.
+// Processes lists the other processes on a device.
 type Processes struct {
 	Device int          `json:"device"` // as the program numbers it
 	By     []ProcessUse `json:"by"`
@@ -159,7 +159,8 @@ type Range struct {
 	Pool   [2]uint64 `json:"pool"` // its id
 }
 
-// Limit is how much a process may let its caching allocator have of a device: a device has a row for each value that can be it.
+// Limit is the memory of a device that a process may let its caching allocator reserve. A device has one row for each
+// possible value.
 type Limit struct {
 	Device int   `json:"device"`
 	Bytes  Bytes `json:"bytes"`
@@ -171,11 +172,11 @@ type DeviceSize struct {
 	Bytes  Bytes `json:"bytes"`
 }
 
-// HeldAt is live blocks of one site with one holder.
+// HeldAt counts live blocks of one site with one holder.
 type HeldAt struct {
 	Site   string `json:"site"`
 	Holder string `json:"holder"`
-	What   string `json:"what"` // their categories
+	What   string `json:"what"` // categories of the blocks
 	Bytes  uint64 `json:"bytes"`
 	Blocks uint64 `json:"blocks"`
 }

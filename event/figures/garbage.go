@@ -2,17 +2,17 @@
 
 package figures
 
-// Garbage is memory that readings of holders found waiting for Python's cycle collector.
+// Garbage is the memory that holder scans found waiting for Python's cycle collector.
 type Garbage struct {
-	Time   uint64        `json:"time"`            // of the reading that found the most, CLOCK_BOOTTIME nanoseconds
-	Bytes  uint64        `json:"bytes"`           // found by that reading
-	Total  uint64        `json:"total"`           // all that was in use then and accounted for
-	Holder string        `json:"holder"`          // of most of Bytes: "garbage Linear.*"
+	Time   uint64        `json:"time"`            // time of the scan that found the most, CLOCK_BOOTTIME nanoseconds
+	Bytes  uint64        `json:"bytes"`           // garbage that it found
+	Total  uint64        `json:"total"`           // all memory that it accounted for
+	Holder string        `json:"holder"`          // holder of most of Bytes: "garbage Linear.*"
 	Cycle  string        `json:"cycle,omitempty"` // as HolderFacts.Cycle
-	Lines  []GarbageLine `json:"lines"`           // that allocated garbage, by site
+	Lines  []GarbageLine `json:"lines"`           // lines that allocated garbage, by site
 }
 
-// Mostly returns what the lines allocated of which readings found more garbage than anything else, by site. g may be nil: there are none.
+// Mostly returns, by site, the holder of the lines whose memory was mostly garbage in the scans. g may be nil.
 func (g *Garbage) Mostly() map[string]string {
 	out := map[string]string{}
 	if g == nil {
@@ -29,7 +29,7 @@ func (g *Garbage) Mostly() map[string]string {
 // GarbageLine is a line that allocated garbage.
 type GarbageLine struct {
 	Site   string `json:"site"`   // as view.Site.Name
-	Holder string `json:"holder"` // of most of Bytes
-	Bytes  uint64 `json:"bytes"`  // the most garbage of the line that one reading found
-	Kept   uint64 `json:"kept"`   // the most that anything else held of it at one reading
+	Holder string `json:"holder"` // holder of most of Bytes
+	Bytes  uint64 `json:"bytes"`  // the most garbage of the line in one scan
+	Kept   uint64 `json:"kept"`   // the most that other holders kept of it in one scan
 }

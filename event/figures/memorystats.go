@@ -8,15 +8,15 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Counter is a statistic of PyTorch's caching allocator, as torch.cuda.memory_stats() has it. Each figure may be Unknown.
+// Counter is a statistic of PyTorch's caching allocator, as in torch.cuda.memory_stats(). Each figure may be Unknown.
 type Counter struct {
 	Current   Bytes `json:"current"`
 	Peak      Bytes `json:"peak"`
-	Allocated Bytes `json:"allocated"` // all increases
-	Freed     Bytes `json:"freed"`     // all decreases
+	Allocated Bytes `json:"allocated"` // sum of all increases
+	Freed     Bytes `json:"freed"`     // sum of all decreases
 }
 
-// UnknownCounter is a statistic of which nothing is known.
+// UnknownCounter is a statistic whose figures are all unknown.
 var UnknownCounter = Counter{Unknown, Unknown, Unknown, Unknown}
 
 // PoolCounter is a statistic by pool.
@@ -40,7 +40,7 @@ const (
 	StatCount
 )
 
-// StatNames are their keys in torch.cuda.memory_stats().
+// StatNames are the keys of the statistics in torch.cuda.memory_stats().
 var StatNames = [StatCount]string{
 	"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
 }
@@ -56,7 +56,7 @@ type MemoryStats struct {
 	OversizeSegments    Counter                `json:"oversize_segments"`
 }
 
-// UnknownStats are statistics of a device of which nothing is known.
+// UnknownStats returns statistics of a device whose figures are all unknown.
 func UnknownStats(device int) *MemoryStats {
 	out := &MemoryStats{Device: device, Retries: Unknown, OOMs: Unknown, OversizeAllocations: UnknownCounter, OversizeSegments: UnknownCounter}
 	for i := range out.Stats {
@@ -65,19 +65,19 @@ func UnknownStats(device int) *MemoryStats {
 	return out
 }
 
-// Empty reports whether nothing was ever allocated, as far as it is known.
+// Empty reports whether no memory was ever allocated, according to the known figures.
 func (s *MemoryStats) Empty() bool {
 	a := &s.Stats[StatReservedBytes].All
 	return (a.Current == 0 || a.Current == Unknown) && (a.Peak == 0 || a.Peak == Unknown)
 }
 
-// Stat is a figure under its key in torch.cuda.memory_stats().
+// Stat is one figure and its key in torch.cuda.memory_stats().
 type Stat struct {
 	Key   string // "allocated_bytes.all.current"
 	Value uint64
 }
 
-// Known lists what is known, by PyTorch's keys.
+// Known lists the known figures by PyTorch's keys.
 func (s *MemoryStats) Known() []Stat {
 	var out []Stat
 	add := func(value Bytes, key ...string) {

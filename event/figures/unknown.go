@@ -4,7 +4,7 @@ package figures
 
 import "github.com/gputrace/gputrace/event"
 
-// Add is the sum of two numbers; event.Unknown when one of them is.
+// Add returns the sum of two numbers, or event.Unknown when either is.
 func Add(x, y uint64) uint64 {
 	if x == event.Unknown || y == event.Unknown {
 		return event.Unknown
@@ -12,7 +12,7 @@ func Add(x, y uint64) uint64 {
 	return x + y
 }
 
-// Sub is the difference of two numbers; event.Unknown when one of them is.
+// Sub returns the difference of two numbers, or event.Unknown when either is.
 func Sub(x, y uint64) uint64 {
 	if x == event.Unknown || y == event.Unknown {
 		return event.Unknown

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package moment is the points and parts of a recording that a user names: a time, the peak, the end, an out of memory, steps.
+// Package moment parses the points and ranges of a recording that a user can select: a time, the peak, the end, an out
+// of memory, steps.
 package moment
 
 import (
@@ -11,15 +12,15 @@ import (
 	"time"
 )
 
-// Kind says by what a Moment is given.
+// Kind says how a Moment is specified.
 type Kind uint8
 
 // The kinds of moments.
 const (
-	// Unset: no moment is given. It is the end, and of what shows the course of time all of it.
+	// Unset: no moment was given. It means the end or, for outputs over time, the whole recording.
 	Unset Kind = iota
 	End
-	Peak        // of each device: the view of several devices has each at its own peak
+	Peak        // the peak of each device; a view of several devices shows each at its own peak
 	SinceStart  // Offset since the recording began
 	BeforeEnd   // Offset before the end
 	TimeOfDay   // Clock
@@ -27,27 +28,27 @@ const (
 	Step        // the end of the step of Number, from 1
 )
 
-// Usage is how a moment is written, for people.
+// Usage describes, for people, how to write a moment.
 const Usage = "peak, end, a time since the attach such as 12.5s, one before the end such as -3s, 2026-01-31T12:00:05Z, or " +
 	"oom and oom:2 for the first and the second refused request, step:12 for the end of step 12"
 
-// Moment is a point of a recording at which its memory is looked at. It is the one form that a moment has, from a flag to every
-// output. A moment is before the first event that is later than it.
+// Moment is a point of a recording whose memory is shown. Flags and all outputs use this one type. A moment precedes
+// the first event with a later time.
 type Moment struct {
 	Kind   Kind
-	Offset time.Duration // not negative
+	Offset time.Duration // at least 0
 	Clock  time.Time
 	Number int
 
-	// Time is CLOCK_BOOTTIME nanoseconds: known once the moment was found in a recording. 0 of a peak: devices have their own,
-	// or it was before the first event.
+	// Time is in CLOCK_BOOTTIME nanoseconds, set once the moment was found in a recording. For a peak, 0 means that
+	// each device has its own, or that it was before the first event.
 	Time uint64
 }
 
-// maxOffset is the longest offset that is believed, seconds.
+// maxOffset is the longest offset that Parse accepts, seconds.
 const maxOffset = 1e9
 
-// Parse reads a moment as Usage has it.
+// Parse reads a moment in one of the forms of Usage.
 func Parse(text string) (Moment, error) {
 	word, number, numbered := strings.Cut(text, ":")
 	switch {
@@ -74,7 +75,7 @@ func Parse(text string) (Moment, error) {
 	return Moment{}, fmt.Errorf("not a moment: %s", Usage)
 }
 
-// parseNumber reads a number from 1 on.
+// parseNumber reads a number of at least 1.
 func parseNumber(text string) (int, bool) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	return int(n), err == nil && n > 0
@@ -88,7 +89,7 @@ func ParseOffset(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// String is the moment as it is written; of one that is not given it is empty.
+// String returns the moment as a user would write it; "" when Unset.
 func (m Moment) String() string {
 	switch m.Kind {
 	case End:
@@ -109,5 +110,5 @@ func (m Moment) String() string {
 	return ""
 }
 
-// IsTime reports whether it is a time that is neither the end nor the peak: only what happened up to Time counts then.
+// IsTime reports whether the moment is neither the end nor the peak, so that only events up to Time count.
 func (m Moment) IsTime() bool { return m.Kind > Peak }

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// StepRange is steps of a recording, from the first to the last. 0: from its first one on, or up to its last. The zero value is
-// not given.
+// StepRange is a range of steps of a recording, including both ends. A First of 0 means the recording's first step, a
+// Last of 0 its last. The zero value means that no range was given.
 type StepRange struct{ First, Last int }
 
-// ParseSteps reads "3:7", "3:" or ":7"; "5" is one step.
+// ParseSteps reads "3:7", "3:", ":7", or "5" for one step.
 func ParseSteps(text string) (StepRange, error) {
 	first, last, ranged := strings.Cut(text, ":")
 	if !ranged {
@@ -38,7 +38,7 @@ func ParseSteps(text string) (StepRange, error) {
 	return out, nil
 }
 
-// String is the steps as they are written; of those that are not given it is empty.
+// String returns the steps as a user would write them; "" for the zero value.
 func (r StepRange) String() string {
 	text := func(n int) string {
 		if n == 0 {

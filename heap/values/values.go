@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package values keeps what a follower of a heap knows of each live block.
+// Package values stores a value for each live block, for followers of a heap.
 package values
 
 import (
@@ -9,21 +9,21 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// PerBlock keeps a value of each live block of one heap, for a follower. Of the caching allocators' blocks, which are most, it is found by
-// the block's number in the heap, without a hash. A value must be deleted when its block is freed, as the number is another block's then.
-// The zero value is empty.
+// PerBlock stores a value for each live block of one heap, for a follower. It finds the value of a caching allocator's
+// block, the common case, by the block's number, without a hash. Delete a value when its block is freed, because
+// another block then gets the number. The zero value is empty and ready for use.
 type PerBlock[T any] struct {
 	torch  []perBlock[T]
 	driver map[heap.BlockKey]*T
 }
 
-// perBlock is the value of the block with a number.
+// perBlock is the value of one numbered block.
 type perBlock[T any] struct {
 	value T
 	there bool
 }
 
-// At is the value of a block, valid until the next Set; nil: it has none.
+// At returns the value of a block, valid until the next Set, or nil if it has none.
 func (p *PerBlock[T]) At(b *heap.Block) *T {
 	if b.Number == 0 {
 		return p.driver[b.Key()]
@@ -40,7 +40,7 @@ func (p *PerBlock[T]) Set(b *heap.Block, v T) {
 		if p.driver == nil {
 			p.driver = map[heap.BlockKey]*T{}
 		}
-		kept := v // or every v would be allocated, of torch blocks too
+		kept := v // taking the address of v itself would allocate it for torch blocks too
 		p.driver[b.Key()] = &kept
 		return
 	}
@@ -59,7 +59,7 @@ func (p *PerBlock[T]) Delete(b *heap.Block) {
 	}
 }
 
-// All yields the values, of the caching allocators' blocks in the order of their numbers, of others in no order.
+// All yields the values: those of the caching allocators' blocks in the order of their numbers, the others in no order.
 func (p *PerBlock[T]) All() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := range p.torch {

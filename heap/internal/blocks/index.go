@@ -8,15 +8,15 @@ import (
 	"math/rand/v2"
 )
 
-// Index finds the live blocks of one caching allocator in the table by their addresses. When they do not fit into the
-// processor's caches, memory accesses are the cost of an event: here one for the index, where a Go map needs several.
+// Index finds the live blocks of one caching allocator in the table by address. When the blocks do not fit into the
+// processor's caches, memory accesses dominate the cost of an event: Index needs one, a Go map several.
 type Index struct {
-	// slots has hash<<32 | number in the table + 1, or 0: free. It is a hash table with linear probing: no free slot lies
-	// between a block's home and its slot. The number of slots is a power of two. The home is the top bits of the hash, so
-	// growing keeps the order and reads no block.
+	// slots has hash<<32 | number in the table + 1, or 0 when free. It is a hash table with linear probing: no slot
+	// between a block's home and its slot is free. The number of slots is a power of two. The home is the top bits of
+	// the hash, so growing preserves the order and reads no block.
 	slots []uint64
 	n     int
-	seed  uint64 // the target chooses the addresses: without a seed it could give all of them one home
+	seed  uint64 // the target chooses the addresses: without a seed it could make all of them collide
 }
 
 // NewIndex returns an empty index.
@@ -25,13 +25,13 @@ func NewIndex() Index { return Index{seed: rand.Uint64()} }
 // minSlots is the smallest size of an index that is not empty.
 const minSlots = 16
 
-// hash maps an address to 32 bits: it mixes the halves of a product, as wyhash does.
+// hash maps an address to 32 bits by mixing the halves of a product, as wyhash does.
 func (x *Index) hash(addr uint64) uint64 {
 	hi, lo := bits.Mul64(addr^x.seed, 0x9e3779b97f4a7c15)
 	return (hi ^ lo) >> 32
 }
 
-// home is the slot where the search for a hash begins.
+// home returns the slot where the search for a hash begins.
 func (x *Index) home(hash uint64) int {
 	return int(hash >> (33 - bits.Len(uint(len(x.slots)))))
 }
@@ -80,7 +80,7 @@ func (x *Index) grow() {
 	}
 }
 
-// Remove removes a block that is in the index. Blocks behind it move up where that brings them nearer to their homes.
+// Remove removes a block that is in the index, and moves later blocks nearer to their homes.
 func (x *Index) Remove(addr uint64, i uint32) {
 	at, mask := x.home(x.hash(addr)), len(x.slots)-1
 	for uint32(x.slots[at]) != i+1 {
@@ -107,14 +107,14 @@ func (x *Index) All() iter.Seq[uint32] {
 	}
 }
 
-// Len is the number of blocks in the index.
+// Len returns the number of blocks in the index.
 func (x *Index) Len() int { return x.n }
 
-// prefetchMinSlots is the size of an index that is in the processor's caches anyway.
+// prefetchMinSlots is the size below which an index stays in the processor's caches by itself.
 const prefetchMinSlots = 1 << 14
 
-// Large reports whether reading ahead in the index is worth it.
+// Large reports whether the index is large enough to prefetch.
 func (x *Index) Large() bool { return len(x.slots) >= prefetchMinSlots }
 
-// Slot reads the slot where the search for an address begins; 0: free. Table.Read takes it.
+// Slot returns the slot where the search for an address begins, for Table.Read; 0: free.
 func (x *Index) Slot(addr uint64) uint64 { return x.slots[x.home(x.hash(addr))] }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package codec writes and reads a structure by the same code, so that what is read cannot differ from what is written: each
-// function takes a pointer to a value. Writing appends the value; reading (Codec.Load) sets it. Values to which several others
-// point are written once, in a Table; a pointer to one is its number in the table plus one, 0 for nil.
+// Package codec writes and reads a structure with the same code, so that reading cannot differ from writing: each function
+// takes a pointer to a value. Writing appends the value; reading (Codec.Load) sets it. Values with several pointers to them
+// are written once, in a Table; a pointer is written as its number in the table plus one, or 0 for nil.
 package codec
 
 import (
@@ -12,11 +12,11 @@ import (
 	"slices"
 )
 
-// Codec is what was written so far or, with Load, what is left to read. After an error nothing is left.
+// Codec holds the bytes written so far or, with Load, the bytes left to read. After an error none are left.
 type Codec struct {
 	Data []byte
 	Load bool
-	Err  error // the first
+	Err  error // the first error
 }
 
 // Fail records an error, unless there is one.
@@ -27,12 +27,12 @@ func (c *Codec) Fail(format string, args ...any) {
 	c.Data = nil
 }
 
-// Integer is any type of whole numbers.
+// Integer is any integer type.
 type Integer interface {
 	~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int8 | ~int32 | ~int64 | ~int
 }
 
-// Number is a varint.
+// Number writes or reads a varint.
 func Number[T Integer](c *Codec, v *T) {
 	if !c.Load {
 		c.Data = binary.AppendUvarint(c.Data, uint64(*v))
@@ -48,7 +48,7 @@ func Number[T Integer](c *Codec, v *T) {
 	c.Data = c.Data[n:]
 }
 
-// Flags are numbers, of which all but 0 are read as true.
+// Flags writes or reads booleans as numbers; reading takes any number but 0 as true.
 func (c *Codec) Flags(list ...*bool) {
 	for _, v := range list {
 		n := uint8(0)
@@ -60,14 +60,14 @@ func (c *Codec) Flags(list ...*bool) {
 	}
 }
 
-// Numbers is Number of each.
+// Numbers calls Number for each value.
 func (c *Codec) Numbers(list ...*uint64) {
 	for _, v := range list {
 		Number(c, v)
 	}
 }
 
-// Fixed is a pointer to a value of fixed size: a number or a struct of exported fields.
+// Fixed writes or reads a value of fixed size, given by pointer: a number or a struct of exported fields.
 func (c *Codec) Fixed(v any) {
 	var err error
 	if !c.Load {
@@ -83,7 +83,7 @@ func (c *Codec) Fixed(v any) {
 	}
 }
 
-// Text is a length and bytes.
+// Text writes or reads a length and bytes.
 func (c *Codec) Text(v *string) {
 	n := len(*v)
 	Number(c, &n)
@@ -98,7 +98,7 @@ func (c *Codec) Text(v *string) {
 	*v, c.Data = string(c.Data[:n]), c.Data[n:]
 }
 
-// List is a length and elements, each of at least one byte.
+// List writes or reads a length and elements, each of at least one byte.
 func List[T any](c *Codec, v *[]T, each func(*T)) {
 	n := len(*v)
 	Number(c, &n)
@@ -114,7 +114,7 @@ func List[T any](c *Codec, v *[]T, each func(*T)) {
 	}
 }
 
-// Map is the pairs of a map, in any order.
+// Map writes or reads the pairs of a map, in any order.
 func Map[K comparable, V any](c *Codec, m map[K]V, each func(*K, *V)) {
 	keys := slices.Collect(maps.Keys(m))
 	List(c, &keys, func(k *K) {
@@ -125,13 +125,13 @@ func Map[K comparable, V any](c *Codec, m map[K]V, each func(*K, *V)) {
 	})
 }
 
-// Table is values that have several pointers to them.
+// Table holds values that have several pointers to them.
 type Table[T any] struct {
 	All []*T // by number
 	at  map[*T]int
 }
 
-// Add adds a value and reports whether it was not there; nil is never added.
+// Add adds a value and reports whether it was new; nil is never added.
 func (t *Table[T]) Add(v *T) bool {
 	if _, ok := t.at[v]; ok || v == nil {
 		return false
@@ -144,7 +144,7 @@ func (t *Table[T]) Add(v *T) bool {
 	return true
 }
 
-// Pointer is a pointer to a value of a table: it must be in the table by then. needed: it is not nil.
+// Pointer writes or reads a pointer to a value that is already in the table. If needed is true, nil is an error.
 func Pointer[T any](c *Codec, v **T, t *Table[T], needed bool) {
 	n := 0
 	if !c.Load && *v != nil {

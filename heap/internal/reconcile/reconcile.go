@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconcile joins the blocks that events made out with those that were read from the allocator state meanwhile. It decides
-// only: nothing is changed.
+// Package reconcile compares the blocks known from events with those read from the allocator state, and plans the
+// corrections. It changes nothing itself.
 package reconcile
 
 import (
@@ -13,31 +13,31 @@ import (
 	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
-// Live is a block that events made out.
+// Live is a block known from events.
 type Live struct {
 	blocks.Block
-	Number uint32 // in the table of blocks
+	Number uint32 // number in the table of blocks
 }
 
-// Input is what is joined.
+// Input is the data that Blocks compares.
 type Input struct {
-	From  uint64                // when the reading began, CLOCK_BOOTTIME nanoseconds
-	Seen  []event.ObservedBlock // that were read, in any order
+	From  uint64                // time when the reading began, CLOCK_BOOTTIME nanoseconds
+	Seen  []event.ObservedBlock // blocks that were read, in any order
 	Live  []Live                // in any order; Blocks sorts it
-	Freed map[uint64]struct{}   // the addresses of blocks that events freed since From
-	Total uint64                // that the outcome must add up to, bytes
+	Freed map[uint64]struct{}   // addresses of blocks that events freed since From
+	Total uint64                // sum that the outcome must add up to, bytes
 }
 
-// Plan is what to change so that the live blocks are those of the allocator.
+// Plan lists the changes that make the live blocks equal to the allocator's.
 type Plan struct {
-	Added  []event.ObservedBlock // that events do not have
+	Added  []event.ObservedBlock // blocks that no event reported
 	Retire []uint32              // numbers of blocks that the allocator does not have
-	Refine []Refinement          // blocks of which the reading has more fields
-	Kept   uint64                // blocks that both agree on
-	Dirty  uint64                // blocks that events changed since From: the events decided
+	Refine []Refinement          // blocks whose reading has more fields than their event
+	Kept   uint64                // number of blocks on which both agree
+	Dirty  uint64                // number of blocks that events changed since From: the events decided
 }
 
-// Refinement is a block of which the reading has more fields than its event.
+// Refinement is a block whose reading has more fields than its event.
 type Refinement struct {
 	Number uint32
 	event.ObservedBlock
@@ -47,10 +47,10 @@ type Refinement struct {
 type join struct {
 	*Input
 	Plan
-	sum, end uint64 // of the outcome so far: its bytes, the end of its last block
+	sum, end uint64 // the outcome so far: its bytes, and the end of its last block
 }
 
-// Blocks walks both lists by address. An event during the reading (From on) is newer than what was read, and decides:
+// Blocks walks both lists by address. An event during the reading, from From on, is newer than the reading and decides:
 //
 //	reading   live    event since From    then
 //	block     -       freed               it was freed (dirty)
@@ -60,8 +60,8 @@ type join struct {
 //	block     block   allocated           the live one is kept (dirty)
 //	block     block   none                kept; where they differ, what was read
 //
-// The outcome counts only when its blocks do not overlap and add up to the allocator's total: a reading that mixes two moments does
-// not. Else an error says why.
+// The outcome is valid only when its blocks do not overlap and add up to the allocator's total, which a reading that
+// mixes two moments does not. Otherwise Blocks returns an error with the reason.
 func Blocks(in *Input) (*Plan, error) {
 	seen, err := sorted(in.Seen)
 	if err != nil {
@@ -91,7 +91,7 @@ func Blocks(in *Input) (*Plan, error) {
 	return &j.Plan, nil
 }
 
-// sorted returns the blocks that were read by address, each once.
+// sorted returns the blocks that were read, by address and without duplicates.
 func sorted(seen []event.ObservedBlock) ([]event.ObservedBlock, error) {
 	out := slices.Clone(seen)
 	slices.SortFunc(out, func(x, y event.ObservedBlock) int { return cmp.Compare(x.Addr, y.Addr) })
@@ -104,7 +104,7 @@ func sorted(seen []event.ObservedBlock) ([]event.ObservedBlock, error) {
 	return out, nil
 }
 
-// take counts a block of the outcome.
+// take adds a block to the outcome.
 func (j *join) take(addr, size uint64) error {
 	if addr < j.end {
 		return fmt.Errorf("two blocks at %#x", addr)
@@ -131,7 +131,7 @@ func (j *join) liveOnly(b *Live) error {
 	return j.take(b.Addr, b.Size)
 }
 
-// both decides about blocks of one address, and returns the size of the one that stays.
+// both decides between the two blocks at one address, and returns the size of the one that remains.
 func (j *join) both(b *Live, o event.ObservedBlock) uint64 {
 	switch {
 	case b.Time >= j.From:

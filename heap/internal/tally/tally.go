@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tally adds up allocations and their bytes, where some sizes are not known.
+// Package tally adds up allocations and their bytes; some sizes may be unknown.
 package tally
 
 import "github.com/gputrace/gputrace/event"
@@ -9,8 +9,8 @@ import "github.com/gputrace/gputrace/event"
 type Count struct {
 	Objects uint64
 	Bytes   uint64 // as the layer counts them: block sizes for torch
-	Unsized uint64 // of Objects: of unknown size; they are not in Bytes
-	// Requested is the bytes that the program asked for, of the RequestedObjects allocations for which that is known.
+	Unsized uint64 // number of Objects whose size is unknown; Bytes does not include them
+	// Requested is the bytes that the program asked for, for the RequestedObjects allocations for which that is known.
 	Requested        uint64
 	RequestedObjects uint64
 }
@@ -50,7 +50,7 @@ func Of(size, requested uint64) Count {
 	return c
 }
 
-// Plus is both counts together.
+// Plus returns the sum of both counts.
 func (c Count) Plus(d Count) Count {
 	return Count{
 		Objects: c.Objects + d.Objects, Bytes: c.Bytes + d.Bytes, Unsized: c.Unsized + d.Unsized,
@@ -58,7 +58,7 @@ func (c Count) Plus(d Count) Count {
 	}
 }
 
-// Minus is the rest of a count without a part of it.
+// Minus returns the count without a part of it.
 func (c Count) Minus(part Count) Count {
 	return Count{
 		Objects: c.Objects - part.Objects, Bytes: c.Bytes - part.Bytes, Unsized: c.Unsized - part.Unsized,
@@ -66,7 +66,7 @@ func (c Count) Minus(part Count) Count {
 	}
 }
 
-// Contains reports whether another count can be a part of this one: no figure of it is larger.
+// Contains reports whether another count can be a part of this one: none of its figures is larger.
 func (c Count) Contains(part Count) bool {
 	return part.Objects <= c.Objects && part.Bytes <= c.Bytes && part.Unsized <= c.Unsized &&
 		part.Requested <= c.Requested && part.RequestedObjects <= c.RequestedObjects
