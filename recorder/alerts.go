@@ -17,40 +17,42 @@ import (
 )
 
 const (
-	// alertSites is how many lines an alert names.
+	// alertSites is the number of lines that an alert lists.
 	alertSites = 5
-	// partsShare bounds the part of the time that is spent on adding up inactive splits.
+	// partsShare limits the computation of inactive splits to 1/partsShare of the time.
 	partsShare = 50
-	// minAlertEvery is the most often that an alert is repeated.
+	// minAlertEvery is the shortest interval at which an alert can be repeated.
 	minAlertEvery = time.Second
 )
 
-// alertWatch watches the thresholds of a process, in the goroutine that owns the heap: figures once a second, requests as they come.
+// alertWatch checks the thresholds of a process, in the goroutine that owns the heap: figures once a second, requests
+// as they arrive.
 type alertWatch struct {
 	process *Process
 	rules   []alerts.Rule
 	limiter *alerts.Limiter
-	least   float64 // the lowest bound of a request; +Inf: there is none
+	least   float64 // the lowest threshold of a request; +Inf: there is none
 	next    time.Time
-	parts   time.Time                       // when inactive splits may be added up again
-	largest event.Event                     // request since the last look that is above the lowest bound; Size 0: none
-	total   chan map[event.Device]deviceUse // nil: not asked for
-	totals  map[event.Device]deviceUse      // of the devices, by the driver; nil: not known yet
-	ask     time.Time                       // when the driver is asked next
+	parts   time.Time                       // earliest time of the next computation of inactive splits
+	largest event.Event                     // the largest request above least since the last check; Size 0: none
+	total   chan map[event.Device]deviceUse // nil: the driver was not asked
+	totals  map[event.Device]deviceUse      // the driver's figures by device; nil: not known yet
+	ask     time.Time                       // when to ask the driver next
 }
 
-// deviceUse is what the driver says of a device, bytes.
+// deviceUse is the driver's figures of one device, bytes.
 type deviceUse struct {
 	size uint64
-	// rest is what of it is not the process's own memory as its events have it: its context, and other processes. 0: not known.
+	// rest is the use of the device that the events do not explain: the process's context, and other processes. 0: not known.
 	rest uint64
 	all  uint64 // by all processes; event.Unknown
 }
 
-// askEvery is how often the driver is asked for the use of the devices. Between, what the process itself obtains is added.
+// askEvery is the interval at which the driver is asked for the use of the devices. In between, memory that the process
+// obtains is added.
 const askEvery = 5 * time.Second
 
-// newAlertWatch is nil without thresholds.
+// newAlertWatch returns the watch of a process, or nil without thresholds.
 func newAlertWatch(p *Process) *alertWatch {
 	if len(p.options.Alerts) == 0 {
 		return nil
@@ -67,7 +69,7 @@ func newAlertWatch(p *Process) *alertWatch {
 	return a
 }
 
-// askTotals asks the driver for the sizes and the use of the devices, beside the events.
+// askTotals asks the driver for the sizes and the use of the devices, in the background.
 func (a *alertWatch) askTotals() {
 	total := make(chan map[event.Device]deviceUse, 1)
 	a.total, a.ask = total, time.Now().Add(askEvery)
@@ -83,7 +85,7 @@ func (a *alertWatch) askTotals() {
 	}()
 }
 
-// takeTotals takes over what the driver said, and asks again when it is time to.
+// takeTotals stores the driver's answer, and asks again after askEvery.
 func (a *alertWatch) takeTotals(totals *heap.Totals) {
 	select {
 	case read := <-a.total:
@@ -105,7 +107,7 @@ func (a *alertWatch) takeTotals(totals *heap.Totals) {
 	}
 }
 
-// see notes the largest request of events that are applied.
+// see records the largest request among the events that are applied.
 func (a *alertWatch) see(events []event.Event) {
 	if math.IsInf(a.least, 1) {
 		return
@@ -118,7 +120,7 @@ func (a *alertWatch) see(events []event.Event) {
 	}
 }
 
-// step looks at the figures, once a second.
+// step checks the figures, once a second.
 func (a *alertWatch) step() {
 	now := time.Now()
 	if now.Before(a.next) {
@@ -146,7 +148,7 @@ func (a *alertWatch) step() {
 	a.largest = event.Event{}
 }
 
-// conclude looks at the figures once more: those of the last moments.
+// conclude checks the figures one last time.
 func (a *alertWatch) conclude() {
 	a.next, a.parts = time.Time{}, time.Time{}
 	if g := a.process.growth; g != nil {
@@ -155,7 +157,7 @@ func (a *alertWatch) conclude() {
 	a.step()
 }
 
-// devices are those on which the process has memory.
+// devices returns the devices on which the process has memory.
 func devices(totals *heap.Totals) []event.Device {
 	var out []event.Device
 	for i := range totals.Accounts {
@@ -169,7 +171,7 @@ func devices(totals *heap.Totals) []event.Device {
 	return out
 }
 
-// own is what the process has of a device: PyTorch's segments, and other memory of the driver's; event.Unknown.
+// own returns the process's memory on a device: PyTorch's segments and other memory from the driver; event.Unknown when not known.
 func (a *alertWatch) own(totals *heap.Totals, device event.Device) uint64 {
 	used := uint64(0)
 	for i := range totals.Accounts {
@@ -185,8 +187,8 @@ func (a *alertWatch) own(totals *heap.Totals, device event.Device) uint64 {
 	return used
 }
 
-// use is what the process has of a device; as a part, what is used of the device by the driver's figure: also by its context and other
-// processes.
+// use returns the process's memory on a device. If the threshold is a share of the device, it returns the share in use
+// according to the driver, including the context and other processes.
 func (a *alertWatch) use(r *alerts.Rule, totals *heap.Totals, device event.Device) float64 {
 	if r.Part {
 		a.takeTotals(totals)
@@ -202,7 +204,8 @@ func (a *alertWatch) use(r *alerts.Rule, totals *heap.Totals, device event.Devic
 	return math.NaN()
 }
 
-// fragmentation is the part of the reserved bytes that is free in segments in use. With many blocks it is added up less often.
+// fragmentation returns the share of the reserved bytes that is free in segments in use. With many blocks it is
+// computed less often.
 func (a *alertWatch) fragmentation(account *heap.Account, now time.Time) float64 {
 	if now.Before(a.parts) {
 		return math.NaN()
@@ -215,12 +218,12 @@ func (a *alertWatch) fragmentation(account *heap.Account, now time.Time) float64
 	return float64(p.InactiveSplit) / float64(p.Reserved)
 }
 
-// figure shows a figure of a device that is above its threshold, with the lines that have the most there.
+// figure raises an alert for a device whose figure is above its threshold, and lists the lines with the most memory there.
 func (a *alertWatch) figure(r *alerts.Rule, device event.Device, measured float64, now time.Time) {
 	a.show(r, device.String(), measured, now, func() []alerts.Site { return a.sites(device) })
 }
 
-// sites are the lines with the most memory on a device, of PyTorch's allocator and beside it.
+// sites returns the lines with the most memory on a device, from PyTorch's allocator and outside it.
 func (a *alertWatch) sites(device event.Device) []alerts.Site {
 	var of []view.Row
 	v := a.process.View()
@@ -239,7 +242,7 @@ func (a *alertWatch) sites(device event.Device) []alerts.Site {
 	return out
 }
 
-// growing shows what grows, by the last judgement.
+// growing raises an alert for growth, from the last leak report.
 func (a *alertWatch) growing(r *alerts.Rule, now time.Time) {
 	g := a.process.growth
 	if g == nil || g.report == nil {
@@ -261,7 +264,7 @@ func (a *alertWatch) growing(r *alerts.Rule, now time.Time) {
 	a.show(r, "", sum, now, func() []alerts.Site { return sites })
 }
 
-// request shows the largest request since the last look.
+// request raises an alert for the largest request since the last check.
 func (a *alertWatch) request(r *alerts.Rule, now time.Time) {
 	e := &a.largest
 	a.show(r, e.Device.String(), float64(e.Size), now, func() []alerts.Site {
@@ -277,7 +280,7 @@ func (a *alertWatch) request(r *alerts.Rule, now time.Time) {
 	})
 }
 
-// show makes an alert of what is above a threshold, when it is its turn.
+// show raises an alert for a figure above its threshold, unless the alert was raised too recently.
 func (a *alertWatch) show(r *alerts.Rule, device string, measured float64, now time.Time, sites func() []alerts.Site) {
 	if !r.Exceeded(measured) {
 		return

@@ -17,18 +17,18 @@ import (
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
-// totalsTimeout is how long reading the allocator's totals, or the driver's figures at the end, may take: a driver can hang.
+// totalsTimeout limits reading the allocator's totals, or the driver's figures at the end, because a driver can hang.
 const totalsTimeout = 5 * time.Second
 
-// readTotals reads what the allocator itself counts when the trace begins.
+// readTotals reads the allocator's own totals when the trace begins.
 func (p *Process) readTotals() {
 	ctx, cancel := context.WithTimeout(p.ctx, totalsTimeout)
 	defer cancel()
 	p.before, p.stateErr = p.target.Totals(ctx)
 }
 
-// Before is the caching allocator's totals from before the attach: by the first event where there was one, so that the figure is the
-// summary's, else by its own state. The error wraps reconcile.ErrNoState where there is no allocator.
+// Before returns the caching allocator's totals from before the attach. For a device with events they come from the first one, so
+// that they equal the summary's; otherwise from the allocator state. The error wraps reconcile.ErrNoState if there is no allocator.
 func (p *Process) Before(accounts []heap.Account) ([]Totals, error) {
 	if p.stateErr != nil {
 		return nil, p.stateErr
@@ -44,9 +44,9 @@ func (p *Process) Before(accounts []heap.Account) ([]Totals, error) {
 	return out, nil
 }
 
-// completeBaseline sets in the heap the totals of devices on which nothing happened during the recording.
+// completeBaseline sets the heap's totals of devices without an event in the recording.
 func (p *Process) completeBaseline(ctx context.Context) {
-	totals, err := p.target.Totals(ctx) // the allocator may have been loaded since the attach; it fails when the process has ended
+	totals, err := p.target.Totals(ctx) // the allocator may have been loaded after the attach; fails when the process has ended
 	switch {
 	case err == nil:
 		p.stateErr = nil
@@ -63,13 +63,13 @@ func (p *Process) completeBaseline(ctx context.Context) {
 	}
 }
 
-// errSlowState is why there is nothing of the allocator, or of the driver, at the end of a job that goes on.
+// errSlowState means that the allocator or the driver of a running job could not be read in time at the end.
 var errSlowState = errors.New("there was no time to read it at the end")
 
-// errEnded is why there is nothing of the driver, and of the allocator, at the end.
+// errEnded means that the process ended before the driver and the allocator could be read.
 var errEnded = errors.New("the process has ended")
 
-// Input puts it into the form that can be added up.
+// Input converts the reading for package balance.
 func (m *Memory) Input(pid int) *balance.Input {
 	in := &balance.Input{PID: uint32(pid), Moved: m.Moved, Torch: m.Torch, Driver: m.Driver}
 	if m.DriverErr != nil {
@@ -78,13 +78,13 @@ func (m *Memory) Input(pid int) *balance.Input {
 	return in
 }
 
-// balance is what tells where the process's memory is, at the end of the recording.
+// balance returns the input for dividing the process's memory at the end of the recording.
 func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
 	in := m.Input(p.PID())
 	in.View, in.Whole = view, m.Fresh
 	parts := p.heap.torchParts()
 	if m.HasTorch && (parts == nil || sameMoment(in.Torch, parts)) {
-		return in // of one moment: before the process ended, if it has
+		return in // all read at one moment, before the process ended if it has
 	}
 	alive := p.target.Alive()
 	if !alive {
@@ -92,7 +92,7 @@ func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
 	}
 	switch {
 	case parts != nil:
-		in.Torch = parts // the job went on while the state was read
+		in.Torch = parts // the job continued while the state was read
 	case !alive:
 		in.TorchWhy = errEnded.Error()
 	case m.TorchErr != nil:
@@ -103,8 +103,8 @@ func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
 	return in
 }
 
-// torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of
-// every device.
+// torchParts returns the use of the caching allocator's segments at the last event, computed from events; nil unless it
+// is known for every device.
 func (h *recordedHeap) torchParts() []figures.TorchMemory {
 	var out []figures.TorchMemory
 	totals := h.Totals()
@@ -123,7 +123,7 @@ func (h *recordedHeap) torchParts() []figures.TorchMemory {
 	return out
 }
 
-// sameMoment says whether the allocator's state tells of the same blocks as the events.
+// sameMoment reports whether the allocator state and the events describe the same blocks.
 func sameMoment(state, events []figures.TorchMemory) bool {
 	empty := func(t figures.TorchMemory) bool { return t.Reserved == 0 }
 	state, events = slices.DeleteFunc(slices.Clone(state), empty), slices.DeleteFunc(slices.Clone(events), empty)
@@ -132,8 +132,8 @@ func sameMoment(state, events []figures.TorchMemory) bool {
 	})
 }
 
-// readMemory reads the process's memory at its end, which must not wait for a driver that hangs. What is read has four fifths of the time:
-// where the allocator has more blocks than can be read in it there are still the driver's figures.
+// readMemory reads the process's memory at its end, without waiting for a driver that hangs. The reading gets four
+// fifths of the time, so that the driver's figures are still available if the allocator has too many blocks to read.
 func (p *Process) readMemory(ctx context.Context) *Memory {
 	results := make(chan *Memory, 1)
 	inner, cancel := ctx, context.CancelFunc(func() {})

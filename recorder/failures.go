@@ -18,48 +18,48 @@ import (
 )
 
 const (
-	// readFirst is when the driver and the allocator's pools are read first, and readEvery how often later: a process that is killed when
-	// a request fails has no more to read then.
+	// readFirst is when the driver and the allocator's pools are first read, and readEvery the initial interval after
+	// that. A process that is killed by a failed request cannot be read any more, so a recent reading must exist.
 	readFirst = time.Second
 	readEvery = 10 * time.Second
 	// fullShare: if less than 1/fullShare of a device is free, holders are read every holdersEvery, before a request fails.
 	fullShare = 10
-	// contextBytes is about what the driver keeps for a process beside what it has obtained, where the driver itself cannot be asked.
+	// contextBytes is the approximate size of the driver's own memory for a process, used where the driver itself cannot be asked.
 	contextBytes = 512 << 20
 	holdersEvery = time.Minute
-	// keptFailures is of how many failed requests there is a folder. Of later ones there is a reading, every laterEvery.
+	// keptFailures is the number of failed requests that get a folder. Later ones get a reading every laterEvery.
 	keptFailures = 5
 	laterEvery   = time.Minute
-	// heldRows is how many rows of holders are kept of a reading.
+	// heldRows is the maximum number of rows of holders in a reading.
 	heldRows = 1000
 )
 
-// failures does what is to be done when a request for memory fails: what is recorded goes to the disk before anything else, then the
-// driver, the pools and the holders are read while the exception travels, and a folder beside the results says why it failed.
+// failures handles failed requests for memory. It first writes the recording to the disk, then reads the driver, the pools
+// and the holders while the exception propagates, and writes a folder next to the results that explains the failure.
 type failures struct {
 	process *Process
-	end     context.CancelFunc // of the recording
-	seen    bool               // next has found one
-	last    event.Event        // the last one; of no kind: its thread has allocated since
+	end     context.CancelFunc // ends the recording
+	seen    bool               // next found a failure
+	last    event.Event        // the last failure; Kind 0: its thread has allocated since
 
-	due     time.Time            // of the next reading
-	pause   time.Duration        // between the last two
-	held    time.Time            // when holders were last asked for
+	due     time.Time            // when the next reading is due
+	pause   time.Duration        // interval between the last two readings
+	held    time.Time            // when holders were last requested
 	reading chan figures.Reading // in progress; nil: none
-	answers chan holdersAnswer   // likewise
-	failure uint64               // time of the request that they are for; 0: of none
+	answers chan holdersAnswer   // the same for holders
+	failure uint64               // time of the request that caused them; 0: none
 	count   int
-	later   time.Time // when there was a reading for a failure without a folder
-	folder  string    // of the last failure; empty: there is none
+	later   time.Time // time of the last reading for a failure without a folder
+	folder  string    // folder of the last failure; empty: none
 	writing chan error
-	again   bool // the folder is to be written once more
+	again   bool // the folder must be written again
 }
 
 func newFailures(p *Process, end context.CancelFunc) *failures {
 	return &failures{process: p, end: end}
 }
 
-// next is how many of the events to apply before the next is looked at: up to a failure, which seen tells.
+// next returns how many of the events to apply before the next check: those up to a failure, in which case it sets seen.
 func (f *failures) next(events []event.Event) int {
 	for i := range events {
 		e := &events[i]
@@ -75,8 +75,8 @@ func (f *failures) next(events []event.Event) int {
 	return len(events)
 }
 
-// fails reports whether it is a request of the program that failed, as far as that is known at once. What the caching allocator is
-// refused it asks for again.
+// fails reports whether a request of the program failed, as far as that is known at once. A request that the driver
+// refused to the caching allocator is not counted, because the allocator retries it.
 func (f *failures) fails(e *event.Event) bool {
 	if e.Layer == event.LayerTorch {
 		return true
@@ -85,15 +85,15 @@ func (f *failures) fails(e *event.Event) bool {
 	return e.Layer == event.LayerDevice && (st == nil || !stacks.IsSegment(st) || stacks.IsAsyncBackend(st, e.Call))
 }
 
-// repeats reports whether PyTorch's backend cudaMallocAsync asks once more, from another place of its own, for what it was just refused
-// (view.Refusals).
+// repeats reports whether PyTorch's backend cudaMallocAsync repeats, from another call site of its own, a request that
+// was just refused (view.Refusals).
 func (f *failures) repeats(e *event.Event) bool {
 	l := &f.last
 	same := e.Kind == l.Kind && e.Layer == l.Layer && e.TID == l.TID && e.Call == l.Call && e.Size == l.Size && e.Stack != l.Stack
 	return same && e.Layer == event.LayerDevice && stacks.IsAsyncBackend(f.process.joiner.Stack(e.Stack), e.Call)
 }
 
-// failed is called when a request has failed and the events up to it were applied.
+// failed handles a failed request, after the events up to it were applied.
 func (f *failures) failed(e *event.Event) {
 	f.seen = false
 	if f.count++; f.hasNoFolder() {
@@ -119,17 +119,17 @@ func (f *failures) failed(e *event.Event) {
 	p.observer.Notice("  " + text)
 }
 
-// hasNoFolder reports whether the last failure is one of too many.
+// hasNoFolder reports whether the last failure came after keptFailures others.
 func (f *failures) hasNoFolder() bool { return f.count > keptFailures }
 
-// markHeld notes who held what at a time. A process that has ended meanwhile has no holders any more, which says nothing.
+// markHeld records the holders at a time. It ignores a process that has ended, which has no holders any more.
 func (f *failures) markHeld(at uint64, joined *view.Joined) {
 	if held := heldAt(joined); len(held) > 0 {
 		f.mark(&figures.Reading{Time: at, Failed: f.failure, Held: held})
 	}
 }
 
-// askHolders has the holders of the live blocks read.
+// askHolders requests a scan for the holders of the live blocks.
 func (f *failures) askHolders() {
 	if p := f.process; !p.options.NoHolders && f.answers == nil {
 		f.answers, f.held = make(chan holdersAnswer, 1), time.Now()
@@ -137,14 +137,15 @@ func (f *failures) askHolders() {
 	}
 }
 
-// foresee has the holders read when a device is nearly full: when a request fails it can be too late.
+// foresee requests a holder scan when a device is nearly full, because after a failed request it can be too late.
 func (f *failures) foresee(r *figures.Reading) {
 	if isNearlyFull(r) && time.Since(f.held) > holdersEvery {
 		f.askHolders()
 	}
 }
 
-// isNearlyFull reports whether a device is, as the driver says, or, where it cannot be asked, by the size of the device.
+// isNearlyFull reports whether a device is nearly full, according to the driver or, if it cannot be asked, to the size
+// of the device.
 func isNearlyFull(r *figures.Reading) bool {
 	for i := range r.Driver {
 		d := &r.Driver[i]
@@ -166,7 +167,7 @@ func isNearlyFull(r *figures.Reading) bool {
 	return false
 }
 
-// keep puts the recording on the disk, and adds a second name, which stays even if this program is killed.
+// keep writes the recording to the disk and gives it a second name, which remains even if gputrace is killed.
 func (f *failures) keep() {
 	p := f.process
 	if p.heap.writer == nil {
@@ -185,12 +186,12 @@ func (f *failures) keep() {
 	f.write()
 }
 
-// follow links the recording into the folder as it is now.
+// follow updates the link to the recording in the folder.
 func (f *failures) follow() {
 	f.process.heap.check(kept.Follow(f.folder, f.process.file))
 }
 
-// write says in the folder why the request failed, beside the recording that goes on.
+// write explains the failed request in the folder, while the recording continues.
 func (f *failures) write() {
 	if f.folder == "" {
 		return
@@ -205,7 +206,7 @@ func (f *failures) write() {
 	go func() { done <- kept.Write(folder) }()
 }
 
-// read begins a reading of the driver and the pools.
+// read starts a reading of the driver and the pools.
 func (f *failures) read() {
 	if f.reading != nil {
 		return
@@ -224,7 +225,7 @@ func (f *failures) read() {
 	}()
 }
 
-// step goes on with what there is to do. It does not wait.
+// step does the work that is due, without waiting.
 func (f *failures) step() {
 	select {
 	case r := <-f.reading:
@@ -233,7 +234,7 @@ func (f *failures) step() {
 			f.mark(&r)
 			f.foresee(&r)
 		}
-		if r.Failed != f.failure { // a request failed meanwhile
+		if r.Failed != f.failure { // a request failed in the meantime
 			f.read()
 		} else {
 			f.settle()
@@ -259,8 +260,8 @@ func (f *failures) step() {
 	}
 }
 
-// settle writes the folder once more when all was read, and ends the recording where that is asked for: not when the thread has
-// allocated since, and so has caught the failure.
+// settle writes the folder again once everything was read, and ends the recording if Options.UntilOOM is set. It does
+// not end it if the thread has allocated since, and so has caught the failure.
 func (f *failures) settle() {
 	p := f.process
 	if f.failure == 0 || f.answers != nil || f.reading != nil {
@@ -282,8 +283,8 @@ func (f *failures) settle() {
 	}
 }
 
-// await waits for the reading that a failure asked for, where the recording ends before it is there: a process that ends with the failure
-// leaves no time for it. It takes no longer than totalsTimeout.
+// await waits at most totalsTimeout for the reading that a failure requested, if the recording ends first: a process
+// that ends with the failure leaves no time for it.
 func (f *failures) await() {
 	for f.failure != 0 && f.reading != nil && f.process.frozen.until == 0 {
 		r := <-f.reading
@@ -322,7 +323,7 @@ func (f *failures) mark(r *figures.Reading) {
 	f.process.heap.mark(event.Annotation{Kind: event.AnnotationReading, PID: uint32(f.process.PID()), Reading: text})
 }
 
-// heldAt is who holds what in a reading, the largest first.
+// heldAt returns the holders of a reading, those with the most memory first.
 func heldAt(j *view.Joined) []figures.HeldAt {
 	out := []figures.HeldAt{}
 	for i := range j.Rows[:min(heldRows, len(j.Rows))] {

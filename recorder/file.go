@@ -20,13 +20,14 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// temporaryFile is where a recording is while it is made: in the folder of results, which is reserved, so that it is found there
-// when gputrace is killed.
+// temporaryFile returns the path of an unfinished recording. It is in the reserved folder of results, where it can be
+// found if gputrace is killed.
 func (p *Process) temporaryFile() string {
 	return filepath.Join(p.options.Output, p.folder, export.TraceName)
 }
 
-// outputOf is the name of the process's results, with no folder's name at its end: what belongs to them and lies beside them begins so.
+// outputOf returns the path of the process's results without a trailing separator; the names of files next to the
+// results begin with it.
 func (p *Process) outputOf() string {
 	path := filepath.Clean(p.options.Output)
 	if p.folder != "" {
@@ -35,7 +36,7 @@ func (p *Process) outputOf() string {
 	return path
 }
 
-// startFile begins the recording. Without one the trace goes on: the summary and the profiles need none.
+// startFile begins the recording file. If it fails, the trace continues: the summary and the profiles do not need the file.
 func (p *Process) startFile(now uint64, reserved *output.Reservation) {
 	p.info = p.describe(now)
 	if reserved == nil {
@@ -63,7 +64,7 @@ func (p *Process) createFile(reserved *output.Reservation) error {
 	return output.GiveToUser(path)
 }
 
-// describe is what a recording that begins now begins with, by the clock of the events.
+// describe returns the header of a recording that begins now, by the clock of the events.
 func (p *Process) describe(now uint64) *recording.Info {
 	f := p.target.Found()
 	driver, _ := p.target.Driver()
@@ -85,7 +86,7 @@ func (p *Process) describe(now uint64) *recording.Info {
 	return info
 }
 
-// describeEnd is what a recording ends with, but for the lines of source. hits are of all processes.
+// describeEnd returns the trailer of a recording, without the lines of source. hits covers all processes.
 func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recording.End {
 	stacks := p.target.Stacks()
 	end := &recording.End{
@@ -138,8 +139,8 @@ func (p *Process) endFile(end *recording.End, view *view.View) {
 	}
 }
 
-// adoptFile moves the recording into the folder of results. When there is no room for it there, it stays where it is, which is an error
-// only if that folder takes the place of the one that it is in.
+// adoptFile moves the recording into the folder of results. If there is no room, the recording stays in its place; that
+// is an error only if the folder replaces the one that contains the recording.
 func (p *Process) adoptFile(folder *output.Folder) error {
 	if p.file == "" {
 		return nil
@@ -163,7 +164,7 @@ func (p *Process) adoptFile(folder *output.Folder) error {
 	return nil
 }
 
-// dropFile removes a recording in which there is nothing.
+// dropFile removes an empty recording.
 func (p *Process) dropFile() {
 	if p.file == "" {
 		return

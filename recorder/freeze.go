@@ -12,26 +12,25 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// A recording is over at one moment. What is read of the program after that, such as who holds its blocks, takes a second or more, and
-// the program goes on: the probes stay for as long, and what their events say is used for one thing only, which blocks are still those
-// of that moment.
+// A recording ends at one moment. Reading the program after that, for example its holders, takes a second or more while the program
+// continues. The probes stay attached for that time, but their events only show which blocks have been freed since the end.
 //
 //	───────── recorded ─────────┤until├──── not recorded: freed and used-again addresses are noted ────┤
 //	   last comparison ──────▶        reading of holders ─────────────────────────────────▶ joined
 
-// finalCheck is how long a recording goes on for its last comparison with the allocator's state, when no event was lost.
+// finalCheck is how long a recording continues for its last comparison with the allocator state if no event was lost.
 const finalCheck = 100 * time.Millisecond
 
-// frozen is a process whose recording is over, and of which something is still read.
+// frozen is the state of a process whose recording is over while something of it is still read.
 type frozen struct {
-	until uint64 // the last moment of the recording, on the clock of the events; 0: it goes on
-	over  bool   // all events up to then were applied
-	after uint64 // events that came later
-	lost  uint64 // events that were lost later
+	until uint64 // end of the recording, on the clock of the events; 0: it continues
+	over  bool   // all events up to until were applied
+	after uint64 // number of later events
+	lost  uint64 // number of events lost later
 	gone  map[goneKey]bool
 }
 
-// goneKey is an address of a block that events named after the end.
+// goneKey identifies the address of a block that an event named after the end.
 type goneKey struct {
 	d    event.Device
 	addr uint64
@@ -45,7 +44,7 @@ func (p *Process) freeze(until uint64) {
 	}
 }
 
-// recorded is how many of the events are of the recording; what follows is only noted.
+// recorded returns how many of the events belong to the recording; later ones are only noted.
 func (p *Process) recorded(events []event.Event) int {
 	if p.frozen.until == 0 {
 		return len(events)
@@ -65,7 +64,7 @@ func (p *Process) recorded(events []event.Event) int {
 	return n
 }
 
-// stop ends what is done beside the events of the recording, but for the reading of holders.
+// stop ends all work beside the recording's events, except the reading of holders.
 func (p *Process) stop() {
 	if p.frozen.over {
 		return
@@ -81,7 +80,8 @@ func (p *Process) stop() {
 	p.memory = p.readMemory(ctx)
 }
 
-// present yields the live blocks of the end of the recording. What was freed since is so new that no reading can know it.
+// present yields the blocks that were live at the end of the recording. It skips those freed since, which are too new
+// for any reading to know.
 func (p *Process) present() iter.Seq[heap.Block] {
 	return func(yield func(heap.Block) bool) {
 		for b := range p.heap.Blocks() {

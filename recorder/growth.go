@@ -21,43 +21,44 @@ import (
 )
 
 const (
-	// judgeEvery is how often it is judged whether memory grows, at most, by the clock of the events; judgeShare bounds the part of the
-	// time that it takes.
+	// judgeEvery is the shortest time between two leak reports, by the clock of the events; they take at most
+	// 1/judgeShare of the time.
 	judgeEvery = uint64(time.Second)
 	judgeShare = 50
-	// readAgain is how long the holders of what grows are not read again, and grownBy how many times as much must be there then.
+	// readAgain is the shortest time between two readings of the holders of the same growth; it must have grown by the
+	// factor grownBy.
 	readAgain = time.Minute
 	grownBy   = 2
-	// unheldAgain is how long holders are not read again at least where something that grows has none yet; it doubles with each try.
+	// unheldAgain is the shortest time until holders are read again for growth without a known holder; it doubles with each try.
 	unheldAgain = 3 * time.Second
-	// withdrawAfter is how often in a row a finding must be missing before it is withdrawn.
+	// withdrawAfter is the number of reports in a row from which a finding must be missing before it is withdrawn.
 	withdrawAfter = 3
 )
 
-// growth watches whether the memory of a process grows from step to step. It happens in the goroutine that owns the heap.
+// growth watches whether the memory of a process grows from step to step. It runs in the goroutine that owns the heap.
 type growth struct {
 	process *Process
 	watch   *leaks.Watch
 	chosen  string        // Options.StepOn
-	report  *leaks.Report // of now; nil: none was made
-	judged  int           // steps when it was made
-	next    uint64        // not before that time, on the clock of the events
+	report  *leaks.Report // the current one; nil: none yet
+	judged  int           // number of steps when it was made
+	next    uint64        // time of the next report, on the clock of the events
 
-	said    map[string]*said      // findings that were announced, by name
-	limited map[event.Device]bool // of which it was said when they are full, by all that grows on them
+	said    map[string]*said      // announced findings, by name
+	limited map[event.Device]bool // devices for which it was announced when growth will fill them
 	answers chan holdersAnswer
-	read    time.Time                      // when holders were last asked for
-	asked   []leaks.Finding                // of which, as they were then
-	rooms   *rooms                         // of the devices, when they were last read; nil: not yet
-	reading chan *rooms                    // nil: they are not being read
-	freed   time.Time                      // when they were last read
-	held    [][]leaks.Holder               // readings, the latest last
-	facts   map[string]figures.HolderFacts // that readings found, by name of the holder; nil: none yet
-	tries   int                            // readings since which the same findings have no holder
-	all     []leaks.Holder                 // of the lines, as they were last read for another reason
+	read    time.Time                      // when holders were last requested
+	asked   []leaks.Finding                // the findings for which they were requested, as they were then
+	rooms   *rooms                         // free memory of the devices at the last reading; nil: none yet
+	reading chan *rooms                    // nil: no reading in progress
+	freed   time.Time                      // time of the last reading of the devices
+	held    [][]leaks.Holder               // holder scans, the latest last
+	facts   map[string]figures.HolderFacts // facts that scans found, by name of the holder; nil: none yet
+	tries   int                            // number of scans since which the same findings have no holder
+	all     []leaks.Holder                 // holders of the lines in the last scan made for another reason
 }
 
-// rooms are bytes of each device: what nobody uses, and all.
+// rooms is the free memory and the size of each device, bytes.
 type rooms struct{ free, size map[event.Device]uint64 }
 
 func roomsOf(driver []figures.DriverUse) *rooms {
@@ -68,10 +69,10 @@ func roomsOf(driver []figures.DriverUse) *rooms {
 type said struct {
 	finding leaks.Finding
 	holder  string
-	missing int // times in a row
+	missing int // number of reports in a row without it
 }
 
-// newGrowth begins to watch a process; nil with Options.NoSteps.
+// newGrowth begins to watch a process; it returns nil with Options.NoSteps.
 func newGrowth(p *Process) *growth {
 	if p.options.NoSteps {
 		return nil
@@ -86,7 +87,7 @@ func newGrowth(p *Process) *growth {
 	return g
 }
 
-// taken records the steps of events that were applied.
+// taken records the steps among the events that were applied.
 func (g *growth) taken() {
 	numbering, begins := g.watch.Begins()
 	if begins == nil {
@@ -100,7 +101,7 @@ func (g *growth) taken() {
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationSteps, PID: uint32(g.process.PID()), Steps: m})
 }
 
-// step judges, when it is time.
+// step makes a report when it is due.
 func (g *growth) step() {
 	g.receive()
 	now, at := time.Now(), g.process.heap.Totals().Time
@@ -114,7 +115,7 @@ func (g *growth) step() {
 	g.ask(now)
 }
 
-// judge makes the report of now.
+// judge makes the current report.
 func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
@@ -126,7 +127,7 @@ func (g *growth) judge() {
 	g.report = g.watch.Report(o)
 }
 
-// sure is the findings that are certain enough to be announced: what was seen of a few periods can be a queue that fills.
+// sure returns the findings that are certain enough to announce. Growth seen over a few periods only can be a queue that fills.
 func (g *growth) sure() []leaks.Finding {
 	if !g.report.Steps.Settled() {
 		return nil
@@ -134,7 +135,7 @@ func (g *growth) sure() []leaks.Finding {
 	return slices.DeleteFunc(slices.Clone(g.report.Findings), func(f leaks.Finding) bool { return f.Confidence == leaks.Low })
 }
 
-// announce tells of findings that are new, of holders that were not known yet, and withdraws what is not true any more.
+// announce announces new findings and newly known holders, and withdraws findings that are no longer true.
 func (g *growth) announce() {
 	for _, s := range g.said {
 		s.missing++
@@ -165,7 +166,7 @@ func (g *growth) announce() {
 	}
 }
 
-// stillThere reports whether a finding of that name is in the report, certain or not.
+// stillThere reports whether the report has a finding with that name, certain or not.
 func (g *growth) stillThere(name string) bool {
 	return slices.ContainsFunc(g.report.Findings, func(f leaks.Finding) bool { return f.Name() == name })
 }
@@ -177,7 +178,8 @@ func (g *growth) notice(text string) {
 	g.process.observer.Notice("  " + text)
 }
 
-// ask has the holders of what grows read: at once when it is new, again when there is much more of it, and sooner where one has no holder.
+// ask requests the holders of growth: at once when it is new, again when there is much more of it, and sooner if a
+// finding has no holder.
 func (g *growth) ask(now time.Time) {
 	if g.answers != nil || g.process.options.NoHolders {
 		return
@@ -197,21 +199,21 @@ func (g *growth) ask(now time.Time) {
 	g.process.scans.request(g.answers)
 }
 
-// isNew reports whether a finding was not there when holders were last asked for.
+// isNew reports whether a finding did not exist when holders were last requested.
 func (g *growth) isNew(f leaks.Finding) bool {
 	return !slices.ContainsFunc(g.asked, func(a leaks.Finding) bool { return a.Name() == f.Name() })
 }
 
 const (
-	// leastSeen is how many blocks of a line a holder must have for a reading to count that was not made for what grows: what a step holds
-	// for a moment has fewer. maxSeen is how many rows of it are kept.
+	// leastSeen is the number of blocks of a line that a holder must have for a scan made for another reason to count;
+	// the holder of a step's temporary blocks has fewer. maxSeen is the number of rows that are kept.
 	leastSeen = 3
 	maxSeen   = 50
 )
 
-// see keeps and records what a reading says of the lines, for growth that is found later.
+// see stores and records what a scan found about the lines, for growth that is detected later.
 func (g *growth) see(j *view.Joined) {
-	if g.answers != nil { // hold gets it
+	if g.answers != nil { // hold receives it
 		return
 	}
 	var rows []event.HeldRow
@@ -229,7 +231,7 @@ func (g *growth) see(j *view.Joined) {
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
 }
 
-// earlier are the readings so far, what was read of the growth itself last.
+// earlier returns the scans so far, the last one of the growth itself at the end.
 func (g *growth) earlier() [][]leaks.Holder {
 	if g.all == nil {
 		return g.held
@@ -237,7 +239,8 @@ func (g *growth) earlier() [][]leaks.Holder {
 	return append([][]leaks.Holder{g.all}, g.held...)
 }
 
-// readFree has what is left of the devices read: once, because growth is weighed by it, and then now and then where something grows.
+// readFree requests the free memory of the devices: once, because the report weighs growth by it, and then occasionally
+// while something grows.
 func (g *growth) readFree(now time.Time) {
 	again := now.Sub(g.freed) >= readAgain && len(g.report.Findings) > 0
 	if g.reading != nil || !g.freed.IsZero() && !again {
@@ -252,7 +255,7 @@ func (g *growth) readFree(now time.Time) {
 	}()
 }
 
-// grewSince reports whether there is much more of a finding than when holders were last read.
+// grewSince reports whether a finding has grown much since holders were last read.
 func (g *growth) grewSince(f leaks.Finding) bool {
 	for i := range g.asked {
 		if g.asked[i].Name() == f.Name() {
@@ -262,7 +265,7 @@ func (g *growth) grewSince(f leaks.Finding) bool {
 	return true
 }
 
-// receive takes the holders, and what is left of the devices, once they were read.
+// receive stores the holders and the free memory of the devices when they arrive.
 func (g *growth) receive() {
 	select {
 	case g.rooms = <-g.reading:
@@ -275,7 +278,7 @@ func (g *growth) receive() {
 	case a := <-g.answers:
 		g.answers = nil
 		if a.err != nil {
-			g.asked = nil // again, after a while
+			g.asked = nil // try again later
 			return
 		}
 		g.hold(a.joined)
@@ -283,10 +286,10 @@ func (g *growth) receive() {
 	}
 }
 
-// keptReadings is how many readings are kept: that of the verdict, and the latest.
+// keptReadings is the number of scans that are kept: the one in the verdict, and the latest.
 const keptReadings = 2
 
-// hold keeps and records the holders of what was asked for.
+// hold stores and records the holders that were requested.
 func (g *growth) hold(j *view.Joined) {
 	h := &event.Held{Time: g.process.heap.Totals().Time}
 	g.learn(j)
@@ -299,7 +302,7 @@ func (g *growth) hold(j *view.Joined) {
 	g.announce()
 }
 
-// keep records a reading, and keeps it for the next verdict.
+// keep records a scan and stores it for the next verdict.
 func (g *growth) keep(h *event.Held) {
 	if len(h.Rows) == 0 {
 		return
@@ -311,7 +314,7 @@ func (g *growth) keep(h *event.Held) {
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
 }
 
-// learn adds what a reading found beside the names of holders.
+// learn adds facts about holders from a scan.
 func (g *growth) learn(j *view.Joined) {
 	for name, f := range leaks.Facts(j) {
 		if g.facts == nil {
@@ -321,7 +324,7 @@ func (g *growth) learn(j *view.Joined) {
 	}
 }
 
-// conclude makes the last report, with what is known at the end, and says it.
+// conclude makes the last report, with the knowledge at the end, and returns its text.
 func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	g.keep(&event.Held{Time: g.process.heap.Totals().Time, Rows: leaks.Passing(joined)})
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
@@ -334,6 +337,6 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	g.taken()
 	g.report = g.watch.Report(o)
 	var text strings.Builder
-	_ = table.Verdict(&text, g.report) // a Builder takes everything
+	_ = table.Verdict(&text, g.report) // a Builder returns no error
 	return text.String()
 }

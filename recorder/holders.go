@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// peakAfter is how long after the first block the holders at a peak are first read, so that a program of a second has some; peakPause is
-	// how long there is no other reading of a peak at least, and lookEvery how often it is looked whether there is one.
+	// peakAfter is the time from the first block to the first scan at a peak, so that even a program of one second gets
+	// one. peakPause is the shortest time between scans at peaks, and lookEvery the interval of checks for a new peak.
 	peakAfter = 500 * time.Millisecond
 	peakPause = time.Second
 	lookEvery = 250 * time.Millisecond
-	// peakShare: readings at peaks take at most 1/peakShare of the time. A reading takes a second of a core, or more.
+	// peakShare limits scans at peaks to 1/peakShare of the time, because a scan takes a second of a core or more.
 	peakShare = 50
-	// peakGrowth: holders are read again at a peak that exceeds the last one by 1/peakGrowth.
+	// peakGrowth: a peak that exceeds the last one by 1/peakGrowth is scanned again.
 	peakGrowth = 20
-	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one; scanBlock is what
-	// it may take more for each live block: a job that has leaked for days has a million, of which a quiet core reads one in 40 us.
+	// scanTimeout limits one scan, and how long the last one may delay the end of a recording. scanBlock is added for
+	// each live block: a job that has leaked for days has a million, and a quiet core reads one in 40 us.
 	scanTimeout = 30 * time.Second
 	scanBlock   = 100 * time.Microsecond
-	// maxScans is how many processes are scanned at a time: each takes a core and a hundred megabytes.
+	// maxScans is the number of processes that are scanned at a time: each takes a core and a hundred megabytes.
 	maxScans = 2
 )
 
-// holderScans reads beside a recording who holds the live blocks: at a new peak, when it is asked for, and at the end. Everything but
-// the reading happens in the goroutine that owns the heap.
+// holderScans scans for the holders of the live blocks during a recording: at new peaks, on request, and at the end.
+// Everything except the scan runs in the goroutine that owns the heap.
 type holderScans struct {
 	ctx      context.Context
 	heap     *recordedHeap
@@ -45,49 +45,49 @@ type holderScans struct {
 	target   Target
 	observer Observer
 	drained  *reconcile.Drained
-	view     func() *view.View // of now
-	slots    chan struct{}     // bounds how many processes are scanned at a time
+	view     func() *view.View // the current one
+	slots    chan struct{}     // limits how many processes are scanned at a time
 
-	first   time.Time              // when something was live first
-	take    func(*view.Joined)     // sees each reading that was joined; nil: nobody does
-	results chan scanned           // of the reading in progress; nil: none
-	cancel  context.CancelFunc     // of the same
-	read    *Scan                  // done, but not all events of its time are applied
-	show    bool                   // the reading was asked for
-	waiting []chan<- holdersAnswer // who asked for the result of a reading that has not begun
-	serving []chan<- holdersAnswer // who had asked when the one in progress began
-	peak    bool                   // it is that of a peak
-	wanted  bool                   // at once
-	asked   bool                   // only what is asked for is read
+	first   time.Time              // when the first block was live
+	take    func(*view.Joined)     // called with each joined scan; nil: not called
+	results chan scanned           // result of the scan in progress; nil: none
+	cancel  context.CancelFunc     // cancels the scan in progress
+	read    *Scan                  // a finished scan, before all events of its time are applied
+	show    bool                   // show the result to the observer
+	waiting []chan<- holdersAnswer // requests that wait for a scan to begin
+	serving []chan<- holdersAnswer // requests that the scan in progress answers
+	peak    bool                   // the scan is for a peak
+	wanted  bool                   // scan at once
+	asked   bool                   // scan only on request
 	last    bool                   // the recording is about to end
-	over    bool                   // the last reading was made, or none can be
-	next    time.Time              // no reading of a peak before
-	took    time.Duration          // the last reading
-	looked  time.Time              // when the live bytes were last looked at
+	over    bool                   // the last scan was made, or none is possible
+	next    time.Time              // no scan for a peak before this time
+	took    time.Duration          // duration of the last scan
+	looked  time.Time              // when the live bytes were last checked
 	height  uint64                 // of highest, bytes
-	sought  uint64                 // live bytes at which the holders of a peak were last sought
-	early   time.Time              // when holders are read before the end; zero: then, or they are read
-	soon    bool                   // the reading in progress, or the last one, is that
+	sought  uint64                 // live bytes at the last search for holders at a peak
+	early   time.Time              // when to scan before the end; zero: at the end, or the scan was made
+	soon    bool                   // the scan in progress, or the last one, is the early one
 	latest  *Scan
-	highest *view.Joined // at height
-	err     error        // why there was no reading, last
+	highest *view.Joined // the joined scan with the most bytes, height
+	err     error        // why the last scan failed
 	garbage answer.GarbageReadings
 }
 
-// scanned is what one reading gave.
+// scanned is the result of one scan.
 type scanned struct {
 	scan *Scan
 	err  error
 	took time.Duration
 }
 
-// holdersAnswer is the reply to one who has asked.
+// holdersAnswer is the answer to a request for holders.
 type holdersAnswer struct {
 	joined *view.Joined
 	err    error
 }
 
-// newHolderScans begins the scans of a process. Options.NoHolders: there is none.
+// newHolderScans prepares the scans of a process. With Options.NoHolders it makes none.
 func newHolderScans(p *Process, slots chan struct{}, o *Options) *holderScans {
 	return &holderScans{
 		ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
@@ -95,7 +95,7 @@ func newHolderScans(p *Process, slots chan struct{}, o *Options) *holderScans {
 	}
 }
 
-// step goes on with what there is to do. It does not wait.
+// step does the work that is due, without waiting.
 func (s *holderScans) step() {
 	switch {
 	case s.over:
@@ -108,10 +108,10 @@ func (s *holderScans) step() {
 	}
 }
 
-// ask asks for a reading that is shown.
+// ask requests a scan whose result is shown.
 func (s *holderScans) ask() { s.show, s.wanted = true, true }
 
-// request asks for a reading whose result is sent to a channel that has room for it.
+// request requests a scan whose result is sent to a channel, which must have room for it.
 func (s *holderScans) request(to chan<- holdersAnswer) {
 	if s.over {
 		to <- holdersAnswer{err: ErrOver}
@@ -120,21 +120,22 @@ func (s *holderScans) request(to chan<- holdersAnswer) {
 	s.waiting, s.wanted = append(s.waiting, to), true
 }
 
-// finish asks for a last reading; over tells when it was made. One that was begun just before is the last, and where nobody asks there is none.
+// finish requests the last scan; over is set once it was made. A scan that has just begun counts as the last, and
+// without a request there is none.
 func (s *holderScans) finish() {
 	needed := !s.soon && !s.asked || s.waiting != nil
 	s.last, s.wanted = true, needed
 	s.over = s.over || !needed && s.results == nil && s.read == nil
 }
 
-// earlyShare is the part of a recording's time, at its end, in which holders are read before it is over, and earlyMost the most of it:
-// what is allocated later has no holder.
+// earlyShare: the scan before the end begins in the last 1/earlyShare of the recording's time, and at most earlyMost
+// before the end. Memory that is allocated later has no holder.
 const (
 	earlyShare = 4
 	earlyMost  = 3 * time.Second
 )
 
-// endAt says when the recording will be over.
+// endAt sets the time at which the recording will end.
 func (s *holderScans) endAt(end time.Time, duration time.Duration) {
 	if s.asked {
 		return
@@ -142,7 +143,7 @@ func (s *holderScans) endAt(end time.Time, duration time.Duration) {
 	s.early = end.Add(-min(duration/earlyShare, earlyMost))
 }
 
-// maybeBegin begins to read when there is a reason.
+// maybeBegin begins a scan if there is a reason.
 func (s *holderScans) maybeBegin(now time.Time) {
 	early := !s.early.IsZero() && now.After(s.early)
 	s.peak = !s.wanted && !early && s.higher(now)
@@ -174,8 +175,8 @@ func (s *holderScans) maybeBegin(now time.Time) {
 	}()
 }
 
-// higher reports whether more is live than at the peak before, and notes it. What is joined later can be less: a job that
-// goes up and down with every step must not be read again and again.
+// higher reports whether more memory is live than at the last peak, and records it. The joined scan can have less, and
+// a job that grows and shrinks in every step must not be scanned again and again.
 func (s *holderScans) higher(now time.Time) bool {
 	if s.asked || now.Before(s.next) || now.Sub(s.looked) < lookEvery {
 		return false
@@ -193,7 +194,7 @@ func (s *holderScans) higher(now time.Time) bool {
 	return true
 }
 
-// allocated is what the allocators of all devices have handed out, bytes, as far as it is known.
+// allocated returns the bytes that the allocators of all devices have handed out, as far as known.
 func (h *recordedHeap) allocated() uint64 {
 	var sum uint64
 	totals := h.Totals()
@@ -205,12 +206,12 @@ func (h *recordedHeap) allocated() uint64 {
 	return sum
 }
 
-// timeout is how long a reading of what is live now may take.
+// timeout returns the time limit of a scan of the blocks that are live now.
 func (s *holderScans) timeout() time.Duration {
 	return scanTimeout + time.Duration(s.heap.liveBlocks())*scanBlock
 }
 
-// liveBlocks is how many blocks of the allocators are known.
+// liveBlocks returns the number of known blocks of the allocators.
 func (h *recordedHeap) liveBlocks() (n uint64) {
 	totals := h.Totals()
 	for i := range totals.Accounts {
@@ -219,7 +220,7 @@ func (h *recordedHeap) liveBlocks() (n uint64) {
 	return n
 }
 
-// receive takes what was read, once it is there.
+// receive stores a finished scan.
 func (s *holderScans) receive() {
 	select {
 	case got := <-s.results:
@@ -232,7 +233,7 @@ func (s *holderScans) receive() {
 	}
 }
 
-// failed says that holders which were asked for could not be read. Where there is no allocator there is nothing to say.
+// failed reports that a requested scan failed. A process without an allocator is no reason to report.
 func (s *holderScans) failed() {
 	s.soon = false
 	if s.show && !errors.Is(s.err, context.Canceled) {
@@ -245,7 +246,7 @@ func (s *holderScans) failed() {
 	s.end()
 }
 
-// answer answers those who had asked when the reading began: one that was under way says nothing of what came later.
+// answer answers the requests that existed when the scan began; a scan in progress does not cover later memory.
 func (s *holderScans) answer(a holdersAnswer) {
 	for _, to := range s.serving {
 		to <- a
@@ -258,17 +259,18 @@ func (s *holderScans) end() {
 	now := time.Now()
 	s.next = now.Add(s.pause(now))
 	if s.over = s.last && !s.wanted; !s.over {
-		go debug.FreeOSMemory() // a reading takes a hundred megabytes; events must not wait
+		go debug.FreeOSMemory() // a scan takes a hundred megabytes; events must not wait
 	}
 }
 
-// pause is how long there is no reading of a peak after one. What a reading took bounds it; at the beginning, when most of a program's
-// memory comes, the time since its first block does: the last reading of a program that ends by itself is not much older than half of it.
+// pause returns the time without scans after a scan for a peak: peakShare times its duration, but at first no more than
+// the time since the first block. Most of a program's memory is allocated at its beginning; so the last scan of a
+// program that ends by itself is from its second half.
 func (s *holderScans) pause(now time.Time) time.Duration {
 	return max(peakPause, min(now.Sub(s.first), peakShare*s.took))
 }
 
-// join brings holders and events together, once all events up to the end of the reading are there.
+// join combines holders and events, once all events up to the end of the scan are applied.
 func (s *holderScans) join() {
 	if s.drained.To <= s.read.Until {
 		return
@@ -293,7 +295,7 @@ func (s *holderScans) join() {
 	s.end()
 }
 
-// joined is the live blocks with the holders of the latest reading; nil when there was none.
+// joined returns the live blocks with the holders of the latest scan; nil without a scan.
 func (s *holderScans) joined(v *view.View) *view.Joined {
 	if s.latest == nil {
 		return nil
@@ -305,7 +307,7 @@ func (s *holderScans) joined(v *view.View) *view.Joined {
 	return j
 }
 
-// noPython says why no Python could be read by the latest reading; empty: it could, or there was none.
+// noPython returns why the latest scan could read no Python; empty: it could, or there was no scan.
 func (s *holderScans) noPython() string {
 	if s.latest == nil {
 		return ""
@@ -313,7 +315,7 @@ func (s *holderScans) noPython() string {
 	return s.latest.NoPython
 }
 
-// stop ends it, also in the middle. The process may have ended: what was read of it before stays.
+// stop cancels the scan in progress. The process may have ended: results of earlier scans stay.
 func (s *holderScans) stop() {
 	if s.cancel != nil {
 		s.cancel()
@@ -326,7 +328,7 @@ func (s *holderScans) stop() {
 	s.read, s.over = nil, true
 }
 
-// tables are the holders at the end and, where more was live then, at the highest peak that was looked into.
+// tables returns the holders at the end and, if more was live then, at the highest scanned peak.
 func (s *holderScans) tables(now *view.Joined) []table.HeldInput {
 	if s.err != nil && s.latest == nil {
 		s.observer.Warning(fmt.Errorf("who holds the live blocks could not be read: %w", s.err))

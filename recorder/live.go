@@ -13,39 +13,39 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// State is what is known while a recording runs.
+// State is a snapshot of a running recording.
 type State struct {
 	Time      time.Time
-	Clock     uint64         // the same on the clock of the events, CLOCK_BOOTTIME nanoseconds
-	Processes []ProcessState // by rank, then as they were found: those that have not ended
-	Lost      uint64         // events of all processes
+	Clock     uint64         // the same moment on the clock of the events, CLOCK_BOOTTIME nanoseconds
+	Processes []ProcessState // processes that have not ended, by rank, then in the order in which they were found
+	Lost      uint64         // lost events of all processes
 }
 
 // ProcessState is one process of a State.
 type ProcessState struct {
 	Process *Process
 	Totals  heap.Totals
-	Rate    float64 // blocks that were allocated a second, lately
+	Rate    float64 // blocks allocated per second, recently
 	Curve   []Sample
-	Paused  string        // as Target.Paused, asked of a process that allocated nothing lately
-	Leaks   *leaks.Report // whether memory grows, as of lately; nil: not known yet, or steps are left off
+	Paused  string        // as Target.Paused, set for a process that allocated nothing recently
+	Leaks   *leaks.Report // the last leak report; nil: none yet, or steps are turned off
 }
 
 // Sample is a process's memory at a moment.
 type Sample struct {
 	Time      time.Time
-	Allocated uint64 // bytes, of all devices, as far as it is known
-	Reserved  uint64 // likewise
-	Allocs    uint64 // since the attach
+	Allocated uint64 // bytes on all devices, as far as known
+	Reserved  uint64 // bytes on all devices, as far as known
+	Allocs    uint64 // number since the attach
 }
 
-// maxCurve is how many samples are kept: ten minutes.
+// maxCurve is the number of samples that are kept: ten minutes.
 const maxCurve = 600
 
-// sampleEvery is how often a sample is taken, and the state shown.
+// sampleEvery is the interval at which a sample is taken and the state is shown.
 const sampleEvery = time.Second
 
-// samples are the last of a process, a second apart.
+// samples are the last samples of a process, a second apart.
 type samples struct {
 	curve []Sample
 	rate  float64
@@ -69,7 +69,7 @@ func (s *samples) take(now time.Time, h *recordedHeap) {
 	s.curve = append(s.curve, n)
 }
 
-// Totals are those of all processes, as if they were one's.
+// Totals returns the totals of all processes, as if they were one.
 func (s *State) Totals() heap.Totals {
 	var out heap.Totals
 	for i := range s.Processes {
@@ -80,7 +80,7 @@ func (s *State) Totals() heap.Totals {
 	return out
 }
 
-// Torch reports whether a process has PyTorch's allocator, as far as is known by now.
+// Torch reports whether a process is known to have PyTorch's allocator.
 func (s *State) Torch() bool {
 	return slices.ContainsFunc(s.Processes, func(p ProcessState) bool {
 		f := p.Process.Found()
@@ -88,7 +88,7 @@ func (s *State) Torch() bool {
 	})
 }
 
-// Rate is that of all processes.
+// Rate returns the sum over all processes.
 func (s *State) Rate() float64 {
 	sum := 0.0
 	for i := range s.Processes {
@@ -127,7 +127,7 @@ func (r *Recorder) state() *State {
 	return out
 }
 
-// serve answers what other goroutines ask.
+// serve runs the requests of other goroutines.
 func (r *Recorder) serve() {
 	for {
 		select {
@@ -139,7 +139,7 @@ func (r *Recorder) serve() {
 	}
 }
 
-// do calls f in the goroutine of Run. The error is ErrOver, or that of ctx.
+// do calls f in the goroutine of Run. The error is ErrOver or the context's.
 func (r *Recorder) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	request := func() {
@@ -157,15 +157,15 @@ func (r *Recorder) do(ctx context.Context, f func()) error {
 	}
 }
 
-// State is that of now. It may be called from any goroutine while Run runs, as View and Holders may. They wait for the events that are
-// being applied, some 40 ms at most while the source is quiet.
+// State returns the current state. State, View and Holders may be called from any goroutine while Run runs. They wait
+// until the current events are applied, at most about 40 ms while the source is quiet.
 func (r *Recorder) State(ctx context.Context) (*State, error) {
 	var out *State
 	err := r.do(ctx, func() { out = r.state() })
 	return out, err
 }
 
-// View is the live set of a process. It does not change any more.
+// View returns a copy of the live set of a process.
 func (r *Recorder) View(ctx context.Context, pid int) (*view.View, error) {
 	var out *view.View
 	err := r.do(ctx, func() {
@@ -179,8 +179,8 @@ func (r *Recorder) View(ctx context.Context, pid int) (*view.View, error) {
 	return out, err
 }
 
-// Holders scans a process for what holds its live blocks, which takes about a second, and brings both together. With
-// Options.NoHolders the error is ErrOver.
+// Holders scans a process for the holders of its live blocks, which takes about a second, and returns the live set with
+// them. With Options.NoHolders the error is ErrOver.
 func (r *Recorder) Holders(ctx context.Context, pid int) (*view.Joined, error) {
 	answers := make(chan holdersAnswer, 1)
 	err := r.do(ctx, func() {

@@ -4,13 +4,13 @@ package recorder
 
 import "github.com/gputrace/gputrace/event"
 
-// lossWatch looks at a source's count of lost events at every read, so that it is known when they were lost.
+// lossWatch checks a source's count of lost events at every read, to find out when they were lost.
 type lossWatch struct {
-	events uint64 // that were lost up to looked
-	looked uint64 // on the clock of the events
+	events uint64 // number lost up to looked
+	looked uint64 // time of the last check, on the clock of the events
 }
 
-// look tells of events that were lost since the last look.
+// look reports events that were lost since the last check.
 func (w *lossWatch) look(s Source, tell func(from, to uint64)) {
 	begun := s.Now()
 	if events := s.Lost(); events > w.events {
@@ -20,8 +20,8 @@ func (w *lossWatch) look(s Source, tell func(from, to uint64)) {
 	w.looked = begun
 }
 
-// lose notes in the live set, and in the recording, what a process lost of its own when events of any process were lost. What was lost behind the
-// end of the recording is missing from nothing that is shown.
+// lose records a process's own losses in the live set and in the recording, when events of any process were lost. It
+// ignores losses after the end of the recording, which affect nothing that is shown.
 func (p *Process) lose(from, to uint64) {
 	n := p.target.Lost()
 	switch {

@@ -9,23 +9,24 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Noted is an allocation of PyTorch's, as far as a phase follows from it.
+// Noted is the part of a PyTorch allocation that determines its phase.
 type Noted struct {
 	Time  uint64 // CLOCK_BOOTTIME nanoseconds
 	Stack event.StackID
 	TID   uint32
 }
 
-// maxNoted is how many allocations of a process are noted until somebody asks: 1.5 MB. Further ones are left out.
+// maxNoted is the number of allocations of a process that are noted between two calls of Allocations: 1.5 MB. Further
+// ones are dropped.
 const maxNoted = 1 << 16
 
-// notes are what a process has allocated since somebody asked; nothing before that.
+// notes are the allocations of a process since Allocations was last called; none before its first call.
 type notes struct {
 	wanted bool
 	list   []Noted
 }
 
-// see takes events, with the stacks by which they are named.
+// see notes events together with their stacks.
 func (n *notes) see(events []event.Event) {
 	if !n.wanted {
 		return
@@ -38,15 +39,15 @@ func (n *notes) see(events []event.Event) {
 	}
 }
 
-// take appends what was noted to buf, and begins anew.
+// take appends the notes to buf and clears them.
 func (n *notes) take(buf []Noted) []Noted {
 	buf = append(buf, n.list...)
 	n.wanted, n.list = true, n.list[:0]
 	return buf
 }
 
-// Allocations appends to buf those that a process made since they were asked for last, in their order; the first time there are none. A View that
-// is asked for afterwards has their stacks.
+// Allocations appends to buf the allocations of a process since the previous call, in order; the first call returns
+// none. A View that is requested afterwards has their stacks.
 func (r *Recorder) Allocations(ctx context.Context, pid int, buf []Noted) ([]Noted, error) {
 	found := false
 	err := r.do(ctx, func() {

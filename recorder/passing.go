@@ -10,24 +10,25 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// maxPassing is how many blocks that were freed are kept while holders are read, the latest: places are followed at the end of a reading.
+// maxPassing is the number of freed blocks, the latest ones, that are kept during a holder scan. A scan checks places
+// of the program at its end.
 const maxPassing = 1 << 16
 
-// passing follows the live set and keeps what is freed while holders are read.
+// passing follows the live set and keeps the blocks that are freed during a holder scan.
 type passing struct {
-	next heap.Follower // nil: there is none
+	next heap.Follower // nil: none
 	on   bool
 	kept []holders.Freed          // a ring once it is full
-	at   int                      // of the oldest
-	open map[uint64]holders.Freed // by address: what was allocated after the end of the recording
+	at   int                      // index of the oldest
+	open map[uint64]holders.Freed // blocks allocated after the end of the recording, by address
 }
 
-// begin keeps what is freed from now on.
+// begin starts to keep freed blocks.
 func (p *passing) begin() {
 	p.on, p.kept, p.at, p.open = true, p.kept[:0], 0, map[uint64]holders.Freed{}
 }
 
-// take ends it, and picks what a scan has seen.
+// take stops, and returns the blocks that a scan has seen.
 func (p *passing) take(s *Scan) []holders.Freed {
 	var out []holders.Freed
 	for _, g := range p.open {
@@ -68,7 +69,7 @@ func (p *passing) freed(g holders.Freed) {
 	p.at = (p.at + 1) % maxPassing
 }
 
-// later takes an event that came after the end of the recording: holders are still read then.
+// later handles an event after the end of the recording, while holders are still read.
 func (p *passing) later(e *event.Event) {
 	switch g, ok := p.open[e.Addr]; {
 	case !p.on || e.Layer != event.LayerTorch:
