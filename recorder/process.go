@@ -24,17 +24,17 @@ import (
 type Process struct {
 	options  *Options
 	observer Observer
-	ctx      context.Context // of what is read beside the events
+	ctx      context.Context // for readings beside the events
 	target   Target
 	about    *process.About
 	rank     rank.Rank
-	folder   string // its own in that of the results; empty: that itself
-	file     string // where the recording is; empty: there is none
-	fileErr  error  // why the recording does not have all
+	folder   string // the process's own folder in the folder of results; empty: the folder of results itself
+	file     string // path of the recording; empty: none
+	fileErr  error  // why the recording is incomplete
 
 	heap       *recordedHeap
 	info       *recording.Info
-	before     []Totals // when the trace began
+	before     []Totals // from when the trace began
 	stateErr   error    // why the allocator's totals are not known
 	drained    reconcile.Drained
 	joiner     *backward.Joiner
@@ -42,21 +42,21 @@ type Process struct {
 	notes      notes
 	reconciler *reconcile.Reconciler
 	scans      *holderScans
-	growth     *growth     // nil: steps are left off
-	alerts     *alertWatch // nil: there are no thresholds
+	growth     *growth     // nil: steps are turned off
+	alerts     *alertWatch // nil: no thresholds
 	failures   *failures
 	samples    samples
 	frozen     frozen
-	memory     *Memory // as it was read at the end; nil: not yet
+	memory     *Memory // as read at the end; nil: not yet
 
-	lost    uint64 // events, as far as they are noted
-	limited bool   // it was said that there are too many stacks
+	lost    uint64 // events, as far as recorded
+	limited bool   // the warning about too many stacks was shown
 	start   time.Time
 	end     time.Time
-	done    *concluded // nil: it is being recorded
+	done    *concluded // nil: still recording
 }
 
-// maxJoined is how many different stacks of the backward pass are joined to those of forward, as tracer.DefaultStacks.
+// maxJoined is the maximum number of different backward stacks that are joined to forward stacks, as tracer.DefaultStacks.
 const maxJoined = 1 << 16
 
 // begin begins the recording of a process.
@@ -83,44 +83,44 @@ func (r *Recorder) begin(t Target) *Process {
 	return p
 }
 
-// PID is the number of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.target.PID() }
 
-// Name is the name of its program.
+// Name returns the name of the process's program.
 func (p *Process) Name() string { return p.about.Name }
 
-// NameNow is the name of the program that the process runs now, if it still does.
+// NameNow returns the name of the program that the process runs now; empty when it has ended.
 func (p *Process) NameNow() string { return p.target.NameNow() }
 
-// UID is its effective user.
+// UID returns the process's effective user ID.
 func (p *Process) UID() (int, error) { return p.target.UID() }
 
-// Who names it for people, by its rank where that is known.
+// Who returns the process's name for people, with its rank if known.
 func (p *Process) Who() string { return p.rank.Recorded().Process(p.PID()) }
 
-// Command is its command line, shortened.
+// Command returns the command line, shortened.
 func (p *Process) Command() string { return words.CommandLine(p.about.Cmdline, p.about.Name) }
 
-// Script is its command line, shortened, with the script in front.
+// Script returns the command line, shortened, beginning with the script.
 func (p *Process) Script() string { return words.ScriptLine(p.about.Cmdline, p.about.Name) }
 
-// Found describes the attach.
+// Found describes what the attach found.
 func (p *Process) Found() *Found { return p.target.Found() }
 
-// Driver is what is known so far of the GPU's driver: its version, and a line for each device that the process sees.
+// Driver returns what is known so far of the GPU's driver: its version, and a line for each device that the process sees.
 func (p *Process) Driver() (version string, devices []string) { return p.target.Driver() }
 
-// End says why its events ended.
+// End returns why the process's events ended.
 func (p *Process) End() End { return p.target.End() }
 
-// View puts the live set of now in order. It must be called from the goroutine of Run, or after that.
+// View returns a sorted copy of the current live set. It must be called from the goroutine of Run, or after Run.
 func (p *Process) View() *view.View { return p.viewOf(p.heap.Snapshot()) }
 
 func (p *Process) viewOf(s *heap.Snapshot) *view.View {
 	return view.New(s, p.joiner.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File, Phases: &p.phases})
 }
 
-// torchFolders tells PyTorch's own Python files where they are not in the usual places.
+// torchFolders returns the folders of PyTorch's own Python files, if they are not in the usual places.
 func (p *Process) torchFolders() []string {
 	var out []string
 	for _, h := range p.target.Found().Hooks {
@@ -153,7 +153,7 @@ func (p *Process) take(events []event.Event) {
 	}
 }
 
-// Leaks says whether memory grew; nil: steps were left off. It is complete when the process's recording is over.
+// Leaks returns the leak report; nil when steps are turned off. The report is complete when the process's recording is over.
 func (p *Process) Leaks() *leaks.Report {
 	if p.growth == nil {
 		return nil
@@ -161,22 +161,22 @@ func (p *Process) Leaks() *leaks.Report {
 	return p.growth.report
 }
 
-// look asks for a comparison and a scan that are shown.
+// look requests a comparison and a scan, both shown.
 func (p *Process) look() {
 	p.reconciler.Ask()
 	p.scans.ask()
 }
 
-// finish asks for the last comparison and scan.
+// finish requests the last comparison and scan.
 func (p *Process) finish() {
 	p.reconciler.Finish()
 	p.scans.finish()
 }
 
-// settled reports whether those were made.
+// settled reports whether the last comparison and scan were made.
 func (p *Process) settled() bool { return p.frozen.over && p.scans.over }
 
-// advance goes on with what is done beside the events: those of a read that began at a time were applied.
+// advance does the work beside the events that is due; begun is when the read of the applied events began.
 func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	p.drained.Applied(begun, events, emptied)
 	if until := p.frozen.until; until != 0 && (p.drained.To > until || p.frozen.after > 0) {
@@ -200,7 +200,7 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	}
 }
 
-// warnLimit says once that not all stacks are kept.
+// warnLimit warns once that not all stacks are kept.
 func (p *Process) warnLimit() {
 	if !p.limited && p.target.OverLimit() > 0 {
 		p.limited = true
@@ -209,7 +209,7 @@ func (p *Process) warnLimit() {
 	}
 }
 
-// Processes is a number of processes in words.
+// Processes returns a number of processes in words.
 func Processes(n int) string {
 	if n == 1 {
 		return "1 process"

@@ -8,12 +8,12 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// recordedHeap is the live set of a process, and the recording of all that changes it: a replay of it has the same live set.
+// recordedHeap is the live set of a process, and the recording of all changes to it, whose replay yields the same live set.
 type recordedHeap struct {
 	*heap.Heap
-	writer *recording.Writer // nil: nothing is recorded
+	writer *recording.Writer // nil: no recording
 	warn   func(error)
-	before func(e *event.Event) // called before each event is applied; nil: nothing
+	before func(e *event.Event) // called before each event is applied; nil: not called
 
 	passing passing
 }
@@ -24,7 +24,7 @@ func newRecordedHeap(warn func(error)) *recordedHeap {
 	return h
 }
 
-// take applies events, and writes them to the recording. It is called without events too.
+// take applies events and writes them to the recording. It is also called without events.
 func (h *recordedHeap) take(events []event.Event) {
 	h.ApplyEach(events, h.before)
 	if h.writer != nil {
@@ -32,14 +32,15 @@ func (h *recordedHeap) take(events []event.Event) {
 	}
 }
 
-// checkpoint makes one when it is time. The heap must not be watched: that is not in its state.
+// checkpoint writes a checkpoint when it is due. It must not be called while the heap is watched, because a checkpoint
+// does not contain the log.
 func (h *recordedHeap) checkpoint() {
 	if h.writer != nil && h.writer.Due() {
 		h.check(h.writer.Checkpoint(h.State(), h.Stacks()))
 	}
 }
 
-// check shows what went wrong with the recording. The live set goes on.
+// check reports an error of the recording. The live set continues.
 func (h *recordedHeap) check(err error) {
 	if err != nil {
 		h.warn(err)
@@ -52,25 +53,25 @@ func (h *recordedHeap) mark(m event.Annotation) {
 	}
 }
 
-// Watch is Heap.Watch, recorded.
+// Watch calls Heap.Watch and records it.
 func (h *recordedHeap) Watch(pid uint32) {
 	h.Heap.Watch(pid)
 	h.mark(event.Annotation{Kind: event.AnnotationWatch, PID: pid})
 }
 
-// Unwatch is Heap.Unwatch, recorded.
+// Unwatch calls Heap.Unwatch and records it.
 func (h *recordedHeap) Unwatch(pid uint32) {
 	h.Heap.Unwatch(pid)
 	h.mark(event.Annotation{Kind: event.AnnotationUnwatch, PID: pid})
 }
 
-// Lose is Heap.Lose, recorded.
+// Lose calls Heap.RecordLoss and records it.
 func (h *recordedHeap) Lose(pid uint32, loss event.Loss) {
 	h.Heap.RecordLoss(pid, loss)
 	h.mark(event.Annotation{Kind: event.AnnotationLost, PID: pid, Loss: loss})
 }
 
-// Reconcile is Heap.Reconcile, recorded if it changed something.
+// Reconcile calls Heap.Reconcile and records it if it changed something.
 func (h *recordedHeap) Reconcile(o event.Observation) (heap.Result, error) {
 	r, err := h.Heap.Reconcile(o)
 	if err == nil {
@@ -79,7 +80,7 @@ func (h *recordedHeap) Reconcile(o event.Observation) (heap.Result, error) {
 	return r, err
 }
 
-// SetBaseline is Heap.SetBaseline, recorded.
+// SetBaseline calls Heap.SetBaseline and records it.
 func (h *recordedHeap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	h.Heap.SetBaseline(pid, device, allocated, reserved)
 	h.mark(event.Annotation{Kind: event.AnnotationBaseline, PID: pid, Device: device, Allocated: allocated, Reserved: reserved})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recorder records the GPU memory of one or many processes: it finds and starts them, takes their events from a source, keeps
-// the live set of each, compares that with the allocator's own state, scans for holders, notes losses, and writes the results. One
-// process is a job of one. It has no flags and no terminal: its user implements Observer.
+// Package recorder records the GPU memory of one or many processes. It finds or starts the processes, reads their events from a
+// source, maintains the live set of each, compares it with the allocator's own state, scans for holders, records losses, and writes
+// the results. A single process is treated as a job of one. The package has no flags and no terminal: its user implements Observer.
 //
 //	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
 //	  tracer (Linux)      │ one goroutine      Reconciler  (allocator's state, read beside)
@@ -31,98 +31,101 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 )
 
-// Options say what is recorded, and how.
+// Options says what to record and how.
 type Options struct {
 	// PIDs are processes to attach to.
 	PIDs []int
-	// Name finds processes by their program's name or command line, also those to come. nil: none.
+	// Name selects processes by program name or command line, including ones that start later. nil: none.
 	Name *regexp.Regexp
-	// All has every process traced that uses CUDA, also those to come.
+	// All selects every process that uses CUDA, including ones that start later.
 	All bool
-	// Children has the descendants of the processes traced too.
+	// Children also traces the descendants of the processes.
 	Children bool
-	// Command is a program to start, and its arguments from the name on. nil: none.
+	// Command is a program to start, with its arguments; Command[0] is its name. nil: none.
 	Command []string
-	// User is as whom the program runs, a name or a number; empty: as who called sudo, if sudo started this program, else as ourselves.
+	// User is the user that runs the program, a name or a number. Empty means the caller of sudo if sudo started
+	// gputrace, otherwise our own user.
 	User string
-	// Env has variables of the program's environment, as "NAME=value", or "NAME" for the value that this program has. The others are those of
-	// who called sudo, else our own.
+	// Env adds variables to the program's environment, as "NAME=value", or "NAME" for gputrace's own value. The other
+	// variables come from the caller of sudo, or otherwise from our own environment.
 	Env []string
-	// Starter are the arguments with which this program calls Become.
+	// Starter is the arguments with which gputrace calls Become.
 	Starter []string
-	// Inject has the process load a library of ours, on macOS, where it is a Python that can be asked to. It stays there.
+	// Inject loads a library of ours into the process, on macOS, if it is a Python that can be asked to. The library stays there.
 	Inject bool
-	// Wait waits for a process that uses no CUDA yet, and for a process where none is found.
+	// Wait waits for a process that uses no CUDA yet, or until a process is found.
 	Wait bool
 	// UntilOOM ends the recording when a request for memory has failed.
 	UntilOOM bool
-	// Duration is when the recording ends. 0: when it is interrupted, or with the processes.
+	// Duration is how long to record. 0: until it is interrupted or the processes end.
 	Duration time.Duration
 
 	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
 	RingBytes int
 	// FreeStacks also captures the stack of every free.
 	FreeStacks bool
-	// MaxStacks is how many different stacks are kept of a process. 0 means the tracer's default.
+	// MaxStacks limits the number of different stacks that are kept for a process. 0 means the tracer's default.
 	MaxStacks int
-	// CacheDir holds unwind tables between runs. Empty: none are kept.
+	// CacheDir stores unwind tables between runs. Empty: no cache.
 	CacheDir string
-	// Memory is how the processes' memory is read, one of the tracer's ways: "auto", "copy", "in-place".
+	// Memory selects how the tracer reads the processes' memory: "auto", "copy", "in-place".
 	Memory string
-	// NoSteps: do not look for steps, and for what grows from one to the next.
+	// NoSteps turns off the detection of steps, and of growth from one step to the next.
 	NoSteps bool
-	// StepOn is the function with whose calls steps begin, as steps.Rules.On. Empty: found out.
+	// StepOn is the function whose calls begin steps, as steps.Rules.On. Empty: detected.
 	StepOn string
-	// NoHolders: do not look for the holders of the live blocks.
+	// NoHolders turns off the search for the holders of the live blocks.
 	NoHolders bool
-	// HoldersOnRequest: do not look for them at peaks and at the end, only when somebody asks, and of what grows.
+	// HoldersOnRequest searches for holders only on request and for growth, not at peaks and at the end.
 	HoldersOnRequest bool
 
-	// Output is the folder of results, and Results what it can hold. Empty: nothing is recorded, and nothing is to be written.
+	// Output is the folder of results, and Results what it can contain. Empty: nothing is recorded or written.
 	Output  string
 	Results *output.Results
-	// MaxSize bounds a process's recording, bytes. 0: no limit.
+	// MaxSize limits a process's recording, bytes. 0: no limit.
 	MaxSize int64
-	// MaxAge is how far back a recording reaches. 0: to the attach.
+	// MaxAge limits how far back a recording reaches. 0: to the attach.
 	MaxAge time.Duration
-	// FullStacks has profiles with every frame.
+	// FullStacks writes profiles with every frame.
 	FullStacks bool
-	// Views makes further files of each recording. nil: there are none.
+	// Views writes further files for each recording. nil: none.
 	Views *Views
-	// Version is gputrace's own, for recordings and profiles.
+	// Version is gputrace's version, for recordings and profiles.
 	Version string
 
-	// Alerts are thresholds that each process is watched for; AlertEvery is how often each is shown at most, 0: once a second.
+	// Alerts are thresholds that are checked for each process. AlertEvery is the shortest interval between two alerts
+	// of one threshold; 0: one second.
 	Alerts     []alerts.Rule
 	AlertEvery time.Duration
-	// Alert gets each alert, in the goroutine of Run: it must not wait. The error is shown. nil: alerts are notices only.
+	// Alert is called with each alert, in the goroutine of Run, and must not block. Its error is shown. nil: alerts are
+	// only notices.
 	Alert func(*alerts.Alert) error
 
-	// Observer is notified of what happens. It must not be nil.
+	// Observer is notified of events of the recording. It must not be nil.
 	Observer Observer
 }
 
-// Many reports whether there may be more than one process. Results of a process that cannot have another lie in the folder itself.
+// Many reports whether there may be more than one process. If there cannot, the results are directly in the folder of results.
 func (o *Options) Many() bool {
 	return len(o.PIDs) != 1 || o.Name != nil || o.All || o.Children || o.Command != nil
 }
 
-// Observer is notified of what happens in a recording, by the goroutine of Run.
+// Observer is notified of events of a recording, in the goroutine of Run.
 type Observer interface {
-	// Notice is a line for people.
+	// Notice receives a line for people.
 	Notice(text string)
-	// Warning is something that went wrong without ending the recording. The same can come again.
+	// Warning receives an error that does not end the recording. The same error can be repeated.
 	Warning(err error)
-	// Attached tells of a process that is traced from now on.
+	// Attached is called when a process is traced.
 	Attached(p *Process)
-	// Ready tells that the probes are live, and what was allocated before them is known, or cannot be for now. An error ends the
-	// recording.
+	// Ready is called when the probes are live and the memory from before them is known, or cannot be known for now. An
+	// error ends the recording.
 	Ready() error
-	// Live is the state, once a second while a process is traced.
+	// Live receives the state, once a second while a process is traced.
 	Live(s *State)
-	// Holders are those that Look asked for.
+	// Holders receives the holders that Look requested.
 	Holders(j *view.Joined)
-	// Ended tells that a process's recording is over.
+	// Ended is called when a process's recording is over.
 	Ended(p *Process)
 }
 
@@ -131,35 +134,35 @@ type Recorder struct {
 	options  *Options
 	source   Source
 	observer Observer
-	reserved *output.Reservation // the folder of results; nil: there is none
+	reserved *output.Reservation // nil: there is no folder of results
 
 	mu        sync.Mutex
-	passed    bool               // a signal went to the program alone
-	signal    os.Signal          // that ended the recording; nil: none did
-	ending    context.Context    // done when the recording is to end
-	end       context.CancelFunc // has it end
-	scans     context.Context    // of all that is read beside the events
+	passed    bool               // a signal was left to the program
+	signal    os.Signal          // the signal that ended the recording; nil: none
+	ending    context.Context    // done when the recording should end
+	end       context.CancelFunc // ends the recording
+	scans     context.Context    // for all readings beside the events
 	stopScans context.CancelFunc
 
-	look     chan struct{} // a comparison and a scan are asked for
+	look     chan struct{} // requests a comparison and a scan
 	requests chan func()   // for the goroutine of Run
-	running  chan struct{} // closed when there is no such goroutine any more
+	running  chan struct{} // closed when that goroutine has ended
 
-	now       map[int]*Process // by PID, those that have not ended
+	now       map[int]*Process // processes that have not ended, by PID
 	all       []*Process       // in the order in which they were found
 	batches   map[*Process][]event.Event
-	folders   map[string]int // how often a folder was named so
-	slots     chan struct{}  // for the scans
+	folders   map[string]int // number of uses of each folder name
+	slots     chan struct{}  // limits concurrent scans
 	losses    lossWatch
 	begunAt   time.Time // when the first process was traced
-	until     time.Time // when the recording is over by its duration; zero: it has none
-	abandoned bool      // the source still starts, and is left to itself
+	until     time.Time // when Options.Duration is over; zero: no limit
+	abandoned bool      // the source is still starting and is not waited for
 	begun     uint64    // when Run began, on the clock of the events
-	ready     bool      // it was said that the probes are live
+	ready     bool      // Observer.Ready was called
 	shown     time.Time
 }
 
-// New makes a recorder of what a source has. Nothing is attached to before Run, which closes the source.
+// New returns a recorder of a source's processes. It attaches to nothing before Run, which closes the source.
 func New(s Source, o *Options) *Recorder {
 	r := &Recorder{
 		options: o, source: s, observer: o.Observer, look: make(chan struct{}, 1), requests: make(chan func()), running: make(chan struct{}),
@@ -194,17 +197,16 @@ func (r *Recorder) interrupted() bool {
 	return r.signal != nil
 }
 
-// Look asks for a comparison with the allocator's state and for the holders of the live blocks, both shown. It may be called from any
-// goroutine.
+// Look requests a comparison with the allocator's state and a holder scan, and shows both. It may be called from any goroutine.
 func (r *Recorder) Look() {
 	select {
 	case r.look <- struct{}{}:
-	default: // one is asked for
+	default: // already requested
 	}
 }
 
-// Run records until the processes end, the duration is over, or it is interrupted. When ctx is done, it ends at once, and what was
-// captured is in the results. After an error of attaching there are none. Close must be called afterwards.
+// Run records until the processes end, the duration is over, or it is interrupted. When ctx is done, it stops at once, and
+// the results have what was recorded until then. If attaching fails, there are no results. Close must be called afterwards.
 func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer close(r.running)
 	defer r.stopScans()
@@ -235,12 +237,12 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 		return nil, failed.err
 	}
 	if err != nil {
-		r.observer.Warning(err) // what was captured is still written
+		r.observer.Warning(err) // what was recorded is still written
 	}
 	return r.results()
 }
 
-// reserve takes the folder of results, before anything is attached to.
+// reserve reserves the folder of results, before attaching to anything.
 func (r *Recorder) reserve() (err error) {
 	if r.options.Output == "" {
 		return nil
@@ -252,13 +254,13 @@ func (r *Recorder) reserve() (err error) {
 	return nil
 }
 
-// attachTimeout is how long an attach that was interrupted may take to end by itself.
+// attachTimeout is how long an interrupted attach may take to return.
 const (
 	attachTimeout    = 50 * time.Millisecond
 	interruptedEarly = "interrupted during the attach: nothing was recorded"
 )
 
-// attach starts the source. When it is interrupted meanwhile, nothing is recorded: what goes on in the source ends with the program.
+// attach starts the source. If it is interrupted in the meantime, nothing is recorded, and the source ends with gputrace.
 func (r *Recorder) attach() error {
 	done := make(chan error, 1)
 	go func() { done <- r.source.Start(r.ending) }()
@@ -282,7 +284,7 @@ func (r *Recorder) attach() error {
 	}
 }
 
-// Wait waits for the program that was started, and returns its exit code as a shell says it. started is false when there is none.
+// Wait waits for the started program and returns its exit code as a shell would. started is false when no program was started.
 func (r *Recorder) Wait() (code int, started bool) { return r.source.Wait() }
 
 // Close releases everything.
@@ -302,14 +304,14 @@ func (r *Recorder) Close() error {
 	return errors.Join(err, r.source.Close())
 }
 
-// drainGC is how much garbage may pile up while we trace, percent of what is in use. The job's machine needs its memory more than
-// we need the time: little garbage is made, and a collection of a small heap takes milliseconds.
+// drainGC is the garbage that may accumulate during a trace, in percent of the memory in use. It is low because memory matters
+// more to the job's machine than time does to us: there is little garbage, and collecting a small heap takes milliseconds.
 const drainGC = 25
 
-// batch is how many events are taken from the source at once.
+// batch is the number of events that are read from the source at once.
 const batch = 4096
 
-// drain feeds the live sets until the source ends.
+// drain applies events to the live sets until the source ends.
 func (r *Recorder) drain() error {
 	defer debug.SetGCPercent(debug.SetGCPercent(drainGC))
 	buf := make([]event.Event, 0, batch)
@@ -341,16 +343,16 @@ func (r *Recorder) drain() error {
 	}
 }
 
-// closing brings a recording to its end.
+// closing ends a recording.
 type closing struct {
 	recorder *Recorder
 	begun    time.Time
-	deadline time.Time // the source is stopped then; zero: the end was not asked for
+	deadline time.Time // when to stop the source at the latest; zero: the end was not requested
 	frozen   bool      // the recordings are over
 }
 
-// step begins the last comparisons and scans when the end is asked for, ends the recordings, and stops the source when all was read, when
-// that takes too long, or at once when it is to be so.
+// step begins the last comparisons and scans when the end is requested, ends the recordings, and stops the source when
+// everything was read, when that takes too long, or immediately if requested.
 func (c *closing) step() {
 	r := c.recorder
 	if r.ending.Err() == nil {
@@ -376,13 +378,13 @@ func (c *closing) step() {
 	}
 }
 
-// remains reports whether the duration is over in a moment: the last comparison began before it.
+// remains reports whether the duration is nearly over, and the last comparison must begin.
 func (r *Recorder) remains() bool {
 	left := time.Until(r.until)
 	return left > 0 && left <= finalCheck
 }
 
-// compared reports whether the recordings need not go on for their last comparison. After losses it puts them right.
+// compared reports whether the recordings can end without waiting for their last comparison, which is needed to correct losses.
 func (c *closing) compared() bool {
 	late := time.Since(c.begun) > finalCheck
 	for _, p := range c.recorder.now {
@@ -393,7 +395,7 @@ func (c *closing) compared() bool {
 	return true
 }
 
-// say tells that the end has come, and what it waits for.
+// say announces the end and what it waits for.
 func (c *closing) say() {
 	r := c.recorder
 	recorded := time.Since(r.begunAt)
@@ -410,11 +412,11 @@ func (c *closing) say() {
 	r.observer.Notice(text)
 }
 
-// lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's state while the
-// probes are still there.
+// lastCheck is how long the end of a recording may be delayed to compare the live set with the allocator's state while
+// the probes are still attached.
 const lastCheck = 3 * time.Second
 
-// endTimeout is how long the end may be put off for all that is done then.
+// endTimeout returns how long the end may be delayed in total.
 func (r *Recorder) endTimeout() time.Duration {
 	if r.options.NoHolders {
 		return lastCheck
@@ -436,8 +438,8 @@ func (r *Recorder) settled() bool {
 	return true
 }
 
-// arrive begins the recordings of processes that are new, each after that of one that had its number. first: what was there when the
-// source was started.
+// arrive begins the recordings of new processes, after ending the recording of an earlier process with the same PID.
+// first: the processes that existed when the source was started.
 func (r *Recorder) arrive(first bool) {
 	for _, t := range r.source.Arrived() {
 		if old := r.now[t.PID()]; old != nil {
@@ -456,7 +458,7 @@ func (r *Recorder) arrive(first bool) {
 	}
 }
 
-// dispatch applies the events, each to its process.
+// dispatch applies each event to its process.
 func (r *Recorder) dispatch(events []event.Event) {
 	for i := range events {
 		if p := r.now[int(events[i].PID)]; p != nil {
@@ -469,14 +471,14 @@ func (r *Recorder) dispatch(events []event.Event) {
 	}
 }
 
-// lose notes that events were lost, of each process its own.
+// lose records, for each process, its own lost events.
 func (r *Recorder) lose(from, to uint64) {
 	for _, p := range r.now {
 		p.lose(from, to)
 	}
 }
 
-// advance goes on with what is done beside the events, and ends the recordings of processes that have ended.
+// advance does the work beside the events, and ends the recordings of processes that have ended.
 func (r *Recorder) advance(begun uint64, events []event.Event) {
 	select {
 	case <-r.look:
@@ -515,15 +517,15 @@ func (r *Recorder) concludeAll() {
 	}
 }
 
-// firstLookTimeout is how long it is put off to say that the probes are live, because the allocator's state is being read.
+// firstLookTimeout is how long the announcement that the probes are live may be delayed while the allocator's state is read.
 const firstLookTimeout = 2 * time.Second
 
-// readyError is what went wrong when it was said that the probes are live.
+// readyError wraps an error of Observer.Ready.
 type readyError struct{ err error }
 
 func (e *readyError) Error() string { return e.err.Error() }
 
-// announce says that the probes are live. Of a program that was just started there is nothing to wait for.
+// announce announces that the probes are live. For a program that was just started it waits for nothing.
 func (r *Recorder) announce(last bool) error {
 	if r.ready {
 		return nil
@@ -540,7 +542,7 @@ func (r *Recorder) announce(last bool) error {
 	return nil
 }
 
-// warnUnseen tells of processes that allocated before their libraries were hooked, although they began while they were traced.
+// warnUnseen warns about processes that allocated before their libraries were hooked, although they started while being traced.
 func (r *Recorder) warnUnseen() {
 	for _, p := range r.all {
 		totals := p.heap.Totals()
@@ -552,7 +554,7 @@ func (r *Recorder) warnUnseen() {
 	}
 }
 
-// ordered is processes by rank, then as they were found.
+// ordered sorts processes by rank, then in the order in which they were found.
 func ordered(all []*Process) []*Process {
 	out := slices.Clone(all)
 	slices.SortStableFunc(out, func(x, y *Process) int {

@@ -29,28 +29,29 @@ import (
 // ProfileNames are the profiles in the folder of results.
 var ProfileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
 
-// Views makes further files of each recording.
+// Views writes further files for each recording.
 type Views struct {
 	// Names are the formats, for people.
 	Names string
-	// Asked has the recording end with the error when one cannot be made. Otherwise it is a warning, and none is made of a recording
-	// of so many events that it would take long.
+	// Asked means that the user asked for the files: if one cannot be written, the recording ends with the error.
+	// Otherwise that is a warning, and a recording with more than maxUnasked events gets no such files.
 	Asked bool
-	// First is called with each process whose recording is finished, and the folder in which its results will be, before they are written. It
-	// returns what is concluded of the recording; nil: nothing is. views reports whether Write is to be called, alone whether the process is the
-	// only one. nil: nothing is called.
+	// First is called with each process whose recording is finished and the folder for its results, before the results
+	// are written. It returns the answer for the recording, or nil. views reports whether Write will be called, alone
+	// whether the process is the only one. First may be nil.
 	First func(p *Process, folder string, views, alone bool) *answer.Answer
-	// Write makes them of a finished recording. nil: there are none. It writes each by its name.
+	// Write writes the files of a finished recording through write, each by its name. It may be nil.
 	Write func(path string, write WriteFile) error
 }
 
 // WriteFile writes a file of the results.
 type WriteFile func(name string, content func(io.Writer) error) error
 
-// maxUnasked is of how many events at most a format is made that nobody asked for: a page takes about a second a million.
+// maxUnasked is the largest number of events for which a format is written that the user did not ask for: a page takes
+// about a second per million events.
 const maxUnasked = 5_000_000
 
-// concluded is a process's recording that is complete but for its files.
+// concluded is a process's recording that is complete except for its files.
 type concluded struct {
 	view     *view.View
 	joined   *view.Joined // nil: holders are not known
@@ -58,12 +59,12 @@ type concluded struct {
 	held     []table.HeldInput
 	events   uint64
 	snapshot *heap.Snapshot
-	verdict  string // as table.Verdict prints it; empty: steps were left off
+	verdict  string // text of table.Verdict; empty: steps are turned off
 	end      *recording.End
 	answer   *answer.Answer // nil: not made yet
 }
 
-// conclude ends the recording of a process. What is read then must not wait for long.
+// conclude ends the recording of a process. It reads the last figures, and must not wait long for them.
 func (p *Process) conclude(hits []figures.Hits) {
 	if p.frozen.until == 0 {
 		p.end = time.Now()
@@ -97,22 +98,22 @@ func (p *Process) conclude(hits []figures.Hits) {
 	}
 }
 
-// Results are what a recording gave.
+// Results is the outcome of a recording.
 type Results struct {
 	options  *Options
-	all      []*Process // as they were found
+	all      []*Process // in the order in which they were found
 	job      table.JobInput
-	answer   *answer.Job // of several processes; nil: not made yet
+	answer   *answer.Job // for several processes; nil: not made yet
 	start    time.Time
 	end      time.Time
-	outcome  error               // that there was nothing to record; nil: there was
-	reserved *output.Reservation // the folder; nil: there is none
+	outcome  error               // why nothing was recorded; nil: something was
+	reserved *output.Reservation // the folder; nil: none
 	viewErrs []error
 
-	firstCalled bool // Views.First was
+	firstCalled bool // Views.First was called
 }
 
-// results puts together what was recorded.
+// results collects what was recorded.
 func (r *Recorder) results() (*Results, error) {
 	r.warnUnseen()
 	if len(r.all) == 0 {
@@ -122,7 +123,7 @@ func (r *Recorder) results() (*Results, error) {
 	if !r.options.Many() {
 		out.start = out.all[0].start
 	}
-	for _, p := range out.all { // what is read behind the end is not of the recording
+	for _, p := range out.all { // what is read after the end is not part of the recording
 		if p.end.After(out.end) {
 			out.end = p.end
 		}
@@ -144,8 +145,8 @@ func (r *Recorder) results() (*Results, error) {
 	return out, nil
 }
 
-// leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there. Of a process whose
-// events were all lost that cannot be said.
+// leaveOutIdle removes processes that used no GPU memory, such as launchers, unless there are no others. A process
+// whose events were all lost is kept, because its use is not known.
 func (r *Recorder) leaveOutIdle() []*Process {
 	idle := func(p *Process) bool { return p.done.events == 0 && p.lost == 0 }
 	busy := slices.DeleteFunc(slices.Clone(r.all), idle)
@@ -161,7 +162,7 @@ func (r *Recorder) leaveOutIdle() []*Process {
 	return busy
 }
 
-// verdict says why there is nothing, if that is so.
+// verdict returns why nothing was recorded; nil: something was.
 func (r *Recorder) verdict(all []*Process) error {
 	if slices.ContainsFunc(all, func(p *Process) bool { return p.done.events > 0 }) {
 		return nil
@@ -177,13 +178,13 @@ func (r *Recorder) verdict(all []*Process) error {
 	return nil
 }
 
-// Err says that there was nothing to record, and why. It is one of the errors of this package.
+// Err returns why nothing was recorded, as one of the errors of this package, or nil.
 func (r *Results) Err() error { return r.outcome }
 
-// Processes are those that used GPU memory, by rank, then as they were found. There is at least one.
+// Processes returns the processes that used GPU memory, by rank, then in the order in which they were found. There is at least one.
 func (r *Results) Processes() []*Process { return ordered(r.all) }
 
-// Answer returns what is concluded of several processes, after Write; nil: there is one.
+// Answer returns the answer for several processes, after Write; nil for a single process.
 func (r *Results) Answer() *answer.Job {
 	if r.answer == nil && len(r.all) > 1 {
 		r.answer = export.JobAnswer(r.jobProcesses())
@@ -191,13 +192,13 @@ func (r *Results) Answer() *answer.Job {
 	return r.answer
 }
 
-// Job is what the summary of several processes prints.
+// Job returns the input of the summary of several processes.
 func (r *Results) Job() table.JobInput { return r.job }
 
-// Summary is what the summary of a process prints, and the tables of its holders.
+// Summary returns the input of the summary of a process, and of the tables of its holders.
 func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
 
-// Answer returns what is concluded of the process: of its recording, else of what is known at its end.
+// Answer returns the answer for the process, from its recording or, without one, from what is known at its end.
 func (p *Process) Answer() *answer.Answer {
 	if p.done.answer == nil {
 		v := p.done.view
@@ -209,20 +210,20 @@ func (p *Process) Answer() *answer.Answer {
 	return p.done.answer
 }
 
-// Verdict is whether memory grows, as table.Verdict prints it; empty: steps were left off.
+// Verdict returns whether memory grows, as table.Verdict prints it; empty when steps are turned off.
 func (p *Process) Verdict() string { return p.done.verdict }
 
-// Folder is the name of the process's own folder in that of the results; empty: its results lie in that itself.
+// Folder returns the name of the process's own folder in the folder of results; empty when its results are directly in that.
 func (p *Process) Folder() string { return p.folder }
 
-// File is where its recording is; empty: there is none.
+// File returns the path of the process's recording; empty when there is none.
 func (p *Process) File() string { return p.file }
 
-// FileErr is why its recording does not have all; nil: it has.
+// FileErr returns why the process's recording is incomplete; nil when it is complete.
 func (p *Process) FileErr() error { return p.fileErr }
 
-// Write writes the folder of results: to where it was asked for, or, so that nothing captured is lost, to a temporary one, whose name
-// the error has. ViewError says what could not be made of the recordings.
+// Write writes the folder of results to the requested path. If that fails, it writes to a temporary folder, so that nothing
+// is lost, and names that folder in the error. ViewError reports files that could not be made from the recordings.
 func (r *Results) Write() (folder string, err error) {
 	if err = r.write(r.options.Output); err == nil {
 		return r.options.Output, nil
@@ -240,10 +241,10 @@ func (r *Results) Write() (folder string, err error) {
 	return "", err
 }
 
-// ViewError is why further files are missing.
+// ViewError returns why further files are missing.
 func (r *Results) ViewError() error { return errors.Join(r.viewErrs...) }
 
-// write writes the results: the profiles of all, and the files of each process.
+// write writes the results: the profiles of all processes together, and the files of each.
 func (r *Results) write(path string) error {
 	folder, err := r.createFolder(path)
 	if err != nil {
@@ -265,7 +266,7 @@ func (r *Results) write(path string) error {
 	return nil
 }
 
-// createFolder starts the folder of results: the reserved one, or another.
+// createFolder starts the folder of results: the reserved one, or a new one.
 func (r *Results) createFolder(path string) (*output.Folder, error) {
 	if r.reserved != nil && path == r.options.Output {
 		return r.reserved.Folder()
@@ -273,7 +274,7 @@ func (r *Results) createFolder(path string) (*output.Folder, error) {
 	return output.CreateFolder(path, r.options.Results)
 }
 
-// first has what people read first be made, once.
+// first calls Views.First for all processes, once.
 func (r *Results) first(path string) {
 	v := r.options.Views
 	if r.firstCalled || len(r.all) != 1 {
@@ -283,7 +284,7 @@ func (r *Results) first(path string) {
 	r.all[0].first(v, path, true)
 }
 
-// first has what is concluded of the process be found out, once.
+// first calls Views.First for the process, once.
 func (p *Process) first(v *Views, path string, alone bool) {
 	if v == nil || v.First == nil || p.done.answer != nil || p.file == "" || p.fileErr != nil {
 		return
@@ -291,7 +292,7 @@ func (p *Process) first(v *Views, path string, alone bool) {
 	p.done.answer = v.First(p, filepath.Join(path, p.folder), v.Write != nil && v.wanted(p.done.events), alone)
 }
 
-// wanted reports whether the files are to be made for this number of events.
+// wanted reports whether to write the files for this number of events.
 func (v *Views) wanted(events uint64) bool { return v.Asked || events <= maxUnasked }
 
 // fill writes all files of the results.
@@ -318,12 +319,12 @@ func (r *Results) fill(folder *output.Folder) error {
 	return r.writeJobPage(folder)
 }
 
-// writeJobPage writes the page of a job where its processes have pages.
+// writeJobPage writes the page of a job if its processes have pages.
 func (r *Results) writeJobPage(folder *output.Folder) error {
 	return export.WriteJobPage(folder.Dir, r.jobProcesses(), r.Answer(), folder.Write)
 }
 
-// jobProcesses are the processes as those of a job, by rank.
+// jobProcesses returns the processes as those of a job, by rank.
 func (r *Results) jobProcesses() []export.JobProcess {
 	var all []export.JobProcess
 	for _, p := range ordered(r.all) {
@@ -338,7 +339,7 @@ func (r *Results) jobProcesses() []export.JobProcess {
 	return all
 }
 
-// fillPart writes the files of a process. The recording is moved to them last.
+// fillPart writes the files of a process, and moves the recording to them last.
 func (r *Results) fillPart(folder *output.Folder, p *Process) error {
 	if len(r.all) > 1 {
 		p.first(r.options.Views, folder.Dir, false)
@@ -346,7 +347,7 @@ func (r *Results) fillPart(folder *output.Folder, p *Process) error {
 	if err := r.writeProfiles(folder, []*Process{p}, p.comments(), p.start, p.end); err != nil {
 		return err
 	}
-	err := p.writeViews(folder) // may take its time: until then the recording is where it can be found
+	err := p.writeViews(folder) // can take a while: until then the recording stays where it can be found
 	if err != nil && r.options.Many() {
 		err = fmt.Errorf("%s: %w", p.Who(), err)
 	}
@@ -365,7 +366,7 @@ func (r *Results) giveBack(folder *output.Folder) error {
 	return errors.Join(errs...)
 }
 
-// writeProfiles writes the profiles of processes together.
+// writeProfiles writes the profiles that cover several processes.
 func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments []string, start, end time.Time) error {
 	detail := pprof.DetailSite
 	if r.options.FullStacks {
@@ -395,7 +396,7 @@ func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments 
 	return nil
 }
 
-// part is what a profile has of the process.
+// part returns the process's part of a profile.
 func (p *Process) part(profile string) pprof.Part {
 	out := pprof.Part{View: p.done.view, Rank: p.rank.Recorded().Label()}
 	switch profile {
@@ -416,7 +417,7 @@ func (r *Results) comments() []string {
 	return out
 }
 
-// comments identify the run in a profile. The command line comes from the target: it is escaped.
+// comments identifies the run in a profile. The command line comes from the target, so it is escaped.
 func (p *Process) comments() []string {
 	f := p.target.Found()
 	driver, _ := p.target.Driver()
@@ -427,7 +428,7 @@ func (p *Process) comments() []string {
 	}
 }
 
-// writeViews makes the further files of the recording. What could not be made is no reason to lose the rest.
+// writeViews writes the further files of the recording. If one fails, the others are still written.
 func (p *Process) writeViews(folder *output.Folder) error {
 	v := p.options.Views
 	if v == nil || v.Write == nil {
@@ -442,7 +443,7 @@ func (p *Process) writeViews(folder *output.Folder) error {
 	return v.Write(p.file, folder.Write)
 }
 
-// PythonLine is the interpreter for people.
+// PythonLine describes the interpreter for people.
 func (f *Found) PythonLine() string {
 	switch {
 	case f.Python != "" && f.Beside != "":
@@ -456,7 +457,7 @@ func (f *Found) PythonLine() string {
 	return fmt.Sprintf("Python: native frames only (%v)", f.PythonErr)
 }
 
-// TorchLine is PyTorch for people.
+// TorchLine describes PyTorch for people.
 func (f *Found) TorchLine() string {
 	switch {
 	case f.PyTorch == "" && len(f.Frameworks) > 0:
@@ -472,7 +473,7 @@ func (f *Found) TorchLine() string {
 	}
 }
 
-// DriverLine names the driver by its library's file, else as it names itself.
+// DriverLine returns the driver's version from the name of its library, or otherwise the one that the driver reports.
 func (f *Found) DriverLine(driver string) string {
 	return "driver " + cmp.Or(f.Driver, driver, "unknown")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 )
 
-// Make makes the folder of a failure, RESULTS.oomN by the first number from number on that is free, with the recording in it. Both are on
-// the disk when it returns.
+// Make creates the folder of a failure with the recording in it: RESULTS.oomN, where N is the first free number from
+// number on. When it returns, both are on the disk.
 func Make(file, results string, number int) (string, error) {
 	folder := ""
 	for ; ; number++ {
@@ -30,7 +30,7 @@ func Make(file, results string, number int) (string, error) {
 	}
 	to := filepath.Join(folder, export.TraceName)
 	if err := os.Link(file, to); err != nil {
-		if err = Copy(file, to); err != nil { // a file system without links
+		if err = Copy(file, to); err != nil { // the file system has no links
 			return "", fmt.Errorf("keep what failed: %w", err)
 		}
 	}
@@ -45,7 +45,7 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Write writes the files of a folder, each complete under its name or not at all.
+// Write writes the files of a folder; each appears complete or not at all.
 func Write(folder string) error {
 	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func Write(folder string) error {
 	return syncFolder(folder)
 }
 
-// replaceFile writes a file, which is on the disk before it gets its name.
+// replaceFile writes a file to the disk before giving it its name.
 func replaceFile(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".oom-*")
 	if err != nil {
@@ -77,7 +77,7 @@ func replaceFile(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// Copy copies to another disk. What is left of it when that fails is removed.
+// Copy copies a file to another disk. If it fails, it removes the incomplete copy.
 func Copy(from, to string) error {
 	r, err := os.Open(from)
 	if err != nil {
@@ -95,8 +95,8 @@ func Copy(from, to string) error {
 	return nil
 }
 
-// Follow links the recording into a folder as it is now, where that has become another file because its oldest part was dropped. Where that
-// cannot be, the one of the failure stays.
+// Follow links the current recording into a folder, if the recording has become another file because its oldest part
+// was dropped. If it cannot, the version from the failure remains.
 func Follow(folder, file string) error {
 	to := filepath.Join(folder, export.TraceName)
 	was, err1 := os.Stat(to)

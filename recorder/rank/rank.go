@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rank reads which process of a job a process is.
+// Package rank finds a process's place in its job from its environment.
 package rank
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// Rank is the place of a process in a job. The zero value is not known.
+// Rank is the place of a process in a job. The zero value means not known.
 type Rank struct {
 	Global, Local int // from 1; 0: not known
 	World         int // 0: not known
 }
 
-// rankVariables are what launchers set, the surest first: torchrun and those that do as it does, Slurm, Open MPI, MPICH and its
-// kin.
+// rankVariables are the variables that launchers set, the most reliable first: torchrun and compatible ones, Slurm,
+// Open MPI, MPICH and its derivatives.
 var rankVariables = []struct{ global, local, world string }{
 	{"RANK", "LOCAL_RANK", "WORLD_SIZE"},
 	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -27,10 +27,10 @@ var rankVariables = []struct{ global, local, world string }{
 	{"LOCAL_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 }
 
-// maxRank is the highest that is believed.
+// maxRank is the highest plausible rank.
 const maxRank = 1 << 24
 
-// Of reads the environment that a process was started with.
+// Of reads the rank from a process's initial environment.
 func Of(environ []string) Rank {
 	values := map[string]string{}
 	for _, e := range environ {
@@ -53,10 +53,10 @@ func Of(environ []string) Rank {
 	return Rank{}
 }
 
-// Known reports whether it is.
+// Known reports whether the rank is known.
 func (r Rank) Known() bool { return r.Global > 0 }
 
-// Recorded is the rank as a recording has it.
+// Recorded returns the rank in the form of a recording.
 func (r Rank) Recorded() *recording.Rank {
 	if !r.Known() {
 		return nil
@@ -64,7 +64,7 @@ func (r Rank) Recorded() *recording.Rank {
 	return &recording.Rank{Rank: r.Global - 1, Local: r.Local - 1, World: r.World}
 }
 
-// Folder is the name of the folder of a process.
+// Folder returns the name of the folder of a process.
 func (r Rank) Folder(pid int) string {
 	if !r.Known() {
 		return fmt.Sprintf("pid%d", pid)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconcile compares the live set of a process with its allocator's state, again and again while it is recorded, and puts
-// right what lost events left.
+// Package reconcile regularly compares the live set of a process with its allocator's state while it is recorded, and
+// corrects the effect of lost events.
 package reconcile
 
 import (
@@ -17,59 +17,59 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// The live set is the sum of events, and events can be lost. The caching allocator of the process keeps the same blocks in its own
-// memory, which can be read at any time but not at one instant: while it is read, from From to To, the job goes on.
+// The live set is the sum of events, and events can be lost. The caching allocator of the process keeps the same blocks in its
+// own memory, which can be read at any time, but not at one instant: between From and To, while it is read, the job continues.
 //
 //	events   ──a──f──a──────────────a──f────a─────────────f──a──▶ time
 //	                      From├──────────reading──────────┤To
 //	                      Watch: the heap notes which        │ drained > To: compare
 //	                      addresses events name              ▼
 //
-// Invariant: a block is compared only if no event of the reading's time names its address. Of such a block the state says what was so
-// at From, and at To, and at each moment between. So, once every event up to To was applied (drained > To):
+// Invariant: a block is compared only if no event during the reading names its address. For such a block, the state is
+// true at From, at To, and at each moment in between. So, once every event up to To was applied (drained > To):
 //
 //	in the state, not in the live set   its allocation was lost: it is added, without a stack
 //	in the live set, not in the state   its free was lost: it is retired
 //	in both                             nothing to do
 //
-// Where no event was lost nothing is ever added or retired after the first comparison; if something is, that is a bug, and is said.
-// One reading can fail (the job changes what is being read): it is tried again until roundTimeout. Then it is left until the next
-// time: the live set is as good as its events.
+// If no event was lost, nothing is added or retired after the first comparison; otherwise there is a bug, which is
+// reported. A reading can fail because the job changes what is being read; it is repeated until roundTimeout, and then
+// postponed to the next check: until then the live set is as good as its events.
 //
 //	idle ──due, asked, losses over──▶ reading ──read──▶ read ──drained > To──▶ compared ──▶ idle
 //	 ▲                                  │ ▲              │ not consistent, or segments open
 //	 └──────── no state, too long ──────┘ └── pause ◀────┘
 
 const (
-	// checkEvery is how often the live set is compared with the allocator's state when nothing calls for it.
+	// checkEvery is the interval between comparisons with the allocator's state if there is no reason for one.
 	checkEvery = time.Minute
-	// checkSoon is when it is tried again after a state that was not there yet, or segments that were left open.
+	// checkSoon is the time until the next try if there was no state yet, or segments were left open.
 	checkSoon = 5 * time.Second
-	// lossesOver is how long no event must have been lost for the losses to be over.
+	// lossesOver is the time without a loss after which the losses count as over.
 	lossesOver = time.Second
-	// roundTimeout is how long one comparison is tried: a job that never rests leaves no moment for it.
+	// roundTimeout limits one comparison: the state of a job that never pauses cannot be read consistently.
 	roundTimeout = 5 * time.Second
-	// segmentTimeout is how long it goes on only because of the segments, which take a quieter moment than the blocks.
+	// segmentTimeout limits how long a comparison continues only for the segments, which need a quieter moment than the blocks.
 	segmentTimeout = time.Second
 	roundPause     = 20 * time.Millisecond // between two tries
-	// maxEventDelay is how much later than others an event can come, at most: then all before it are there. Nanoseconds.
+	// maxEventDelay is the longest delay of an event behind others; after that time, all earlier events have arrived. Nanoseconds.
 	maxEventDelay = 100e6
-	// readTimeout is how long one reading may take. A reading that was given up may take twice as long the next time, up to maxReadTimeout: a
+	// readTimeout limits one reading. After a timeout, the next reading may take twice as long, up to maxReadTimeout: a
 	// job that has leaked for days has a million blocks.
 	readTimeout    = 10 * time.Second
 	maxReadTimeout = 160 * time.Second
 )
 
-// ErrNoState: there is no caching allocator whose state could be read: no PyTorch, not yet, or another backend.
+// ErrNoState means that there is no caching allocator to read: no PyTorch, not yet, or another backend.
 var ErrNoState = errors.New("no allocator state")
 
 // State is the caching allocator's state, read while the process runs.
 type State struct {
-	Until   uint64              // when the reading was over, on the clock of the events
-	Devices []event.Observation // whose Device is CUDA's
+	Until   uint64              // when the reading ended, on the clock of the events
+	Devices []event.Observation // each Device is CUDA's
 }
 
-// Heap is the live set of a process. Its methods are those of heap.Heap.
+// Heap is the live set of a process, with methods of heap.Heap.
 type Heap interface {
 	Watch(pid uint32)
 	Unwatch(pid uint32)
@@ -78,32 +78,33 @@ type Heap interface {
 	Totals() heap.Totals
 }
 
-// Target is the process whose live set it is.
+// Target is the process of the live set.
 type Target interface {
 	PID() int
-	// Alive reports whether the process, or what has become of it, still runs.
+	// Alive reports whether the process, possibly as another program, still runs.
 	Alive() bool
-	// Lost is how many of its events were lost so far.
+	// Lost returns the number of its events that were lost so far.
 	Lost() uint64
-	// AllocatorState reads the caching allocator's blocks and segments, from any goroutine. The error wraps ErrNoState where there
-	// are none. It returns soon after ctx is done.
+	// AllocatorState reads the caching allocator's blocks and segments; it may be called from any goroutine. The error
+	// wraps ErrNoState when there are none. It returns soon after ctx is done.
 	AllocatorState(ctx context.Context) (*State, error)
 }
 
-// Observer is notified of what a comparison finds.
+// Observer is notified of the outcome of comparisons.
 type Observer interface {
-	// Notice is a line for people.
+	// Notice receives a line for people.
 	Notice(text string)
-	// Warning is something that went wrong without ending the recording.
+	// Warning receives an error that does not end the recording.
 	Warning(err error)
 }
 
-// Drained tells up to which time all events are applied.
+// Drained is the time up to which all events are applied.
 type Drained struct {
 	To uint64 // on the clock of the events
 }
 
-// Applied notes which events the heap has: those of a read that began at a time and may have emptied the ring.
+// Applied updates the time after events were applied. begun is when the read of the events began; emptied means that
+// the read may have emptied the ring.
 func (d *Drained) Applied(begun uint64, events []event.Event, emptied bool) {
 	if emptied {
 		d.To = begun
@@ -114,11 +115,11 @@ func (d *Drained) Applied(begun uint64, events []event.Event, emptied bool) {
 	}
 }
 
-// losses is what was lost so far.
+// losses counts what was lost so far.
 type losses struct{ events, gaps uint64 }
 
-// Reconciler compares the live set of one process with its allocator's state. The state is read beside the draining of the events;
-// everything else happens in the goroutine that owns the heap, which calls its methods.
+// Reconciler compares the live set of one process with its allocator's state. It reads the state in the background;
+// everything else runs in the goroutine that owns the heap, which calls the methods.
 type Reconciler struct {
 	ctx      context.Context
 	heap     Heap
@@ -127,51 +128,51 @@ type Reconciler struct {
 	drained  *Drained
 	checks   figures.Checks
 
-	round   *round // in progress; nil: none
-	asked   bool   // by the user
-	wanted  bool   // at once
+	round   *round // the comparison in progress; nil: none
+	asked   bool   // requested by the user
+	wanted  bool   // compare at once
 	last    bool   // the recording is about to end
-	over    bool   // the last comparison was made, or none can be
+	over    bool   // the last comparison was made, or none is possible
 	next    time.Time
-	resume  time.Time // no round because of losses before
-	open    int       // rounds in a row that left segments open
-	absent  int       // rounds that found no state
-	given   int       // readings that were given up: each may take twice as long as the one before
+	resume  time.Time // no round because of losses before this time
+	open    int       // number of rounds in a row that left segments open
+	absent  int       // number of rounds that found no state
+	given   int       // number of readings that timed out; each doubles the next timeout
 	settled losses
 	current losses
-	counted time.Time // when the losses were
-	changed time.Time // when current did
+	counted time.Time // when the losses were counted
+	changed time.Time // when current changed
 }
 
-// round is one comparison: as many readings as it takes.
+// round is one comparison, which may need several readings.
 type round struct {
 	begun   time.Time
-	pause   time.Time // no reading before
+	pause   time.Time // no reading before this time
 	asked   bool
-	results chan reading       // of the reading in progress; nil: none
-	cancel  context.CancelFunc // of the same
-	state   *State             // that was read and is not compared yet
-	lost    bool               // events were lost since the round before
-	// compared are the devices of which the blocks were compared, and whether the segments were too.
+	results chan reading       // result of the reading in progress; nil: none
+	cancel  context.CancelFunc // cancels the reading in progress
+	state   *State             // a finished reading that is not compared yet
+	lost    bool               // events were lost since the previous round
+	// compared has the devices whose blocks were compared; the value reports whether the segments were too.
 	compared map[int]bool
 	blocks   uint64
-	sum      heap.Result // of all comparisons: how events and state differed
-	err      error       // why the last reading was no use
+	sum      heap.Result // differences found by all comparisons of the round
+	err      error       // why the last reading failed
 }
 
-// reading is what one look at the state gave.
+// reading is the result of one reading of the state.
 type reading struct {
 	state *State
 	err   error
-	late  bool // it was given up
+	late  bool // it timed out
 }
 
-// New makes a reconciler of a heap, to which d says what is applied. No state is read after ctx is done.
+// New returns a reconciler of a heap; d is the progress of the heap's events. It reads no state after ctx is done.
 func New(ctx context.Context, h Heap, t Target, o Observer, d *Drained) *Reconciler {
 	return &Reconciler{ctx: ctx, heap: h, target: t, observer: o, drained: d, wanted: true}
 }
 
-// Step goes on with what there is to do. It does not wait.
+// Step does the work that is due, without waiting.
 func (r *Reconciler) Step() {
 	switch {
 	case r.over:
@@ -186,10 +187,10 @@ func (r *Reconciler) Step() {
 	}
 }
 
-// Ask asks for a comparison, and for a word about it.
+// Ask requests a comparison whose outcome is reported.
 func (r *Reconciler) Ask() { r.asked = true }
 
-// Finish asks for a last comparison; Over tells when it was made.
+// Finish requests a last comparison; Over reports when it was made.
 func (r *Reconciler) Finish() {
 	r.last, r.wanted = true, true
 }
@@ -197,13 +198,13 @@ func (r *Reconciler) Finish() {
 // Looked reports whether the first comparison is over.
 func (r *Reconciler) Looked() bool { return r.over || r.round == nil && !r.wanted }
 
-// Over reports whether the last comparison was made, or none can be.
+// Over reports whether the last comparison was made, or none is possible.
 func (r *Reconciler) Over() bool { return r.over }
 
 // Idle reports whether no comparison is in progress.
 func (r *Reconciler) Idle() bool { return r.round == nil }
 
-// Stop ends it, also in the middle.
+// Stop cancels the comparison in progress.
 func (r *Reconciler) Stop() {
 	if r.round != nil && r.round.cancel != nil {
 		r.round.cancel()
@@ -211,7 +212,7 @@ func (r *Reconciler) Stop() {
 	r.round, r.over = nil, true
 }
 
-// Report is what the summary says; nil where there is no state to compare with.
+// Report returns the counts for the summary; nil when there is no state to compare with.
 func (r *Reconciler) Report() *figures.Checks {
 	if r.checks == (figures.Checks{}) {
 		return nil
@@ -219,7 +220,7 @@ func (r *Reconciler) Report() *figures.Checks {
 	return &r.checks
 }
 
-// maybeBegin begins a round when there is a reason.
+// maybeBegin begins a round if there is a reason.
 func (r *Reconciler) maybeBegin(now time.Time) {
 	r.count(now)
 	lost := r.current != r.settled && now.Sub(r.changed) >= lossesOver && now.After(r.resume)
@@ -231,7 +232,7 @@ func (r *Reconciler) maybeBegin(now time.Time) {
 	r.read()
 }
 
-// count counts the losses, once a second.
+// count updates the losses, once a second.
 func (r *Reconciler) count(now time.Time) {
 	if now.Sub(r.counted) < time.Second {
 		return
@@ -242,14 +243,14 @@ func (r *Reconciler) count(now time.Time) {
 	}
 }
 
-// Lossy reports whether events were lost that no comparison has put right.
+// Lossy reports whether events were lost that no comparison has corrected.
 func (r *Reconciler) Lossy() bool { return r.losses() != r.settled }
 
 func (r *Reconciler) losses() losses {
 	return losses{r.target.Lost(), r.heap.GapCount()}
 }
 
-// read begins to read the state. The heap notes from here on which addresses events name.
+// read starts a reading of the state. From here on the heap logs which addresses events name.
 func (r *Reconciler) read() {
 	r.heap.Watch(uint32(r.target.PID()))
 	limit := min(readTimeout<<r.given, maxReadTimeout)
@@ -263,12 +264,12 @@ func (r *Reconciler) read() {
 	}()
 }
 
-// Timeout is why a reading of a process was given up: it is large, or the machine is busy.
+// Timeout returns the error of a reading that timed out: the process is large, or the machine is busy.
 func Timeout(limit time.Duration) error {
 	return fmt.Errorf("it took longer than %v: the process has much to read, or the machine is busy", limit)
 }
 
-// receive takes what was read, once it is there.
+// receive stores a finished reading.
 func (r *Reconciler) receive() {
 	var got reading
 	select {
@@ -281,7 +282,7 @@ func (r *Reconciler) receive() {
 	case got.err == nil:
 		r.round.state = got.state
 	case errors.Is(got.err, ErrNoState), !r.target.Alive():
-		r.end(min(checkSoon<<min(r.absent, 8), checkEvery)) // there is none, perhaps not yet
+		r.end(min(checkSoon<<min(r.absent, 8), checkEvery)) // no state, perhaps not yet
 		r.absent++
 	default:
 		r.round.err = got.err
@@ -294,7 +295,7 @@ func (r *Reconciler) receive() {
 	}
 }
 
-// join compares, once all events of the time of the reading are there.
+// join compares, once all events of the time of the reading are applied.
 func (r *Reconciler) join() {
 	state := r.round.state
 	if r.drained.To <= state.Until {
@@ -319,9 +320,9 @@ func (r *Reconciler) join() {
 	}
 }
 
-// compare joins what was read of one device with the heap.
+// compare compares the reading of one device with the heap.
 func (r *Reconciler) compare(i int, o *event.Observation) {
-	_, again := r.round.compared[i] // because of the segments
+	_, again := r.round.compared[i] // compared again for the segments
 	result, err := r.heap.Reconcile(r.named(o))
 	switch {
 	case err != nil && !again:
@@ -335,7 +336,7 @@ func (r *Reconciler) compare(i int, o *event.Observation) {
 	}
 }
 
-// retry reads once more, unless it was tried for long enough.
+// retry reads once more, unless roundTimeout is over.
 func (r *Reconciler) retry() {
 	now := time.Now()
 	if now.Sub(r.round.begun) < roundTimeout {
@@ -345,7 +346,7 @@ func (r *Reconciler) retry() {
 	r.giveUp(checkEvery)
 }
 
-// giveUp ends a round that came to nothing; the next one comes after some time.
+// giveUp ends a round without a result; the next one begins after the given time.
 func (r *Reconciler) giveUp(next time.Duration) {
 	r.checks.Failed++
 	if r.round.asked || r.last {
@@ -355,7 +356,7 @@ func (r *Reconciler) giveUp(next time.Duration) {
 	r.end(next)
 }
 
-// conclude says what the comparison found.
+// conclude reports the outcome of the comparison.
 func (r *Reconciler) conclude(open bool) {
 	r.checks.Made++
 	text := difference(&r.round.sum)
@@ -382,7 +383,7 @@ func (r *Reconciler) conclude(open bool) {
 	r.end(checkEvery)
 }
 
-// end closes a round; the next one comes after some time.
+// end closes a round; the next one begins after the given time.
 func (r *Reconciler) end(next time.Duration) {
 	r.heap.Unwatch(uint32(r.target.PID()))
 	r.round = nil
@@ -390,7 +391,7 @@ func (r *Reconciler) end(next time.Duration) {
 	r.over = r.last && !r.wanted
 }
 
-// addDifference adds one comparison to others, but for what was found at the first look.
+// addDifference adds the result of one comparison to a sum, except for what the first one found.
 func addDifference(sum, x *heap.Result) {
 	sum.Retired, sum.SegmentsRetired = plus(sum.Retired, x.Retired), plus(sum.SegmentsRetired, x.SegmentsRetired)
 	sum.Missing += x.Missing
@@ -406,7 +407,7 @@ func plus(x, y heap.Count) heap.Count {
 	return heap.Count{Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes}
 }
 
-// difference puts into words how live set and state differed; empty when they did not.
+// difference describes how live set and state differed; empty when they did not.
 func difference(r *heap.Result) string {
 	var parts []string
 	for _, p := range []struct {
@@ -426,8 +427,8 @@ func difference(r *heap.Result) string {
 	return strings.Join(parts, ", ")
 }
 
-// named is what was read of one device, with the device named as the events name it: PyTorch for ROCm reports its devices as CUDA's or
-// as HIP's.
+// named returns the reading of one device under the device name that the events use: PyTorch for ROCm reports its
+// devices as CUDA's or as HIP's.
 func (r *Reconciler) named(o *event.Observation) event.Observation {
 	out := *o
 	totals := r.heap.Totals()
