@@ -2,19 +2,19 @@
 
 package process
 
-// About is what a process says of itself. In the zero value nothing is known.
+// About is a process's description of itself. Fields that could not be read are empty.
 type About struct {
-	Name    string   // as of Process.Name
-	Cmdline []string // the first arguments, at most aboutArguments
-	Exe     string   // as of Process.Exe, empty when it cannot be read
+	Name    string   // as Process.Name
+	Cmdline []string // the first aboutArguments arguments
+	Exe     string   // as Process.Exe, empty when it cannot be read
 	Cwd     string
-	Environ []string // as of Process.Environ, nil when it cannot be read
+	Environ []string // as Process.Environ, nil when it cannot be read
 }
 
-// aboutArguments is how many arguments are kept of a command line.
+// aboutArguments is the number of arguments that are kept of a command line.
 const aboutArguments = 32
 
-// About reads what can be read of a process, while it is there to be asked.
+// About reads the description of a running process.
 func (p *Process) About() *About {
 	a := &About{Name: p.Name(), Cmdline: p.Cmdline(aboutArguments), Cwd: p.Cwd()}
 	a.Exe, _ = p.Exe()

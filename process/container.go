@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Container is what a process runs in, by its control group. The zero value is of one that runs in none.
+// Container identifies the container of a process by its control group. The zero value means that it is in none.
 type Container struct {
 	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "slurm" or "container"
-	ID      string // as the runtime has it: 64 hexadecimal digits, a name for lxc, a job's number for slurm
-	Name    string // of the host that the process sees, which in Kubernetes is the pod; empty: not known
+	ID      string // the runtime's identifier: 64 hexadecimal digits, a name for lxc, a job number for slurm
+	Name    string // host name that the process sees, in Kubernetes the pod; empty: not known
 }
 
-// shortID is how many digits of an ID tell containers apart for people, as docker ps shows.
+// shortID is the number of digits of an ID that are shown to people, as in docker ps.
 const shortID = 12
 
-// String is the container for people; empty for none.
+// String returns the container for people; empty for none.
 func (c *Container) String() string {
 	if c.Runtime == "" {
 		return ""
@@ -32,8 +32,9 @@ func (c *Container) String() string {
 	return strings.TrimSpace(c.Runtime + " " + id)
 }
 
-// containerGroups are the control groups of containers: the last element of systemd's and of cgroupfs's paths, as runc
-// (libcontainer/cgroups), podman, containerd and cri-o, lxc and Slurm (cgroup plugin) name them. The first group is the ID.
+// containerGroups match the control groups of containers: the last element of systemd's and of cgroupfs's paths, as
+// runc (libcontainer/cgroups), podman, containerd and cri-o, lxc and Slurm (cgroup plugin) write them. The first
+// capture group is the ID.
 var containerGroups = []struct {
 	runtime string
 	path    *regexp.Regexp
@@ -47,8 +48,8 @@ var containerGroups = []struct {
 	{"slurm", regexp.MustCompile(`/slurm.*/job_([0-9]+)(?:/|$)`)},
 }
 
-// Container tells what the process runs in. A process whose control group says nothing, and that has another PID namespace than ours, is in
-// some container all the same.
+// Container returns the container of the process. If the control group shows none but the PID namespace differs from
+// ours, the process is in an unknown container.
 func (p *Process) Container() Container {
 	c := containerOf(p.Cgroups())
 	if c.Runtime == "" {
@@ -68,7 +69,7 @@ func (p *Process) Container() Container {
 	return c
 }
 
-// containerOf recognises the control group of a container, in the lines of /proc/PID/cgroup.
+// containerOf finds the control group of a container in the lines of /proc/PID/cgroup.
 func containerOf(cgroups string) Container {
 	for line := range strings.Lines(cgroups) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExitWatch reports how a process ended. It refers to that very process, not to its number.
+// ExitWatch reports how a process ended. It refers to the process itself, so a reused PID does not matter.
 type ExitWatch struct {
 	pid int
 	fd  int
@@ -33,7 +33,7 @@ func (p *Process) WatchExit() (*ExitWatch, error) {
 // Close releases the watch.
 func (w *ExitWatch) Close() { _ = unix.Close(w.fd) }
 
-// pidfdInfo is the first version of struct pidfd_info of include/uapi/linux/pidfd.h (Linux 6.13), whose last field is exit_code.
+// pidfdInfo is the first version of struct pidfd_info of include/uapi/linux/pidfd.h (Linux 6.13), which ends with exit_code.
 type pidfdInfo struct {
 	mask, cgroup                               uint64
 	pid, tgid, ppid                            uint32
@@ -47,9 +47,9 @@ const (
 	pidfdInfoExit = 1 << 3
 )
 
-// Status returns the exit status, as a shell reports it: 128 and the signal that ended the process. It waits for the end of the process, which its
-// last thread announces before the kernel has freed its memory. ok is false if the process runs on, and if the status is not known: the parent has
-// taken it and the kernel is older than 6.15.
+// Status returns the exit status as a shell reports it: for a process ended by a signal, 128 plus the signal. It waits for
+// the end of the process, which the last thread announces before the kernel has freed the memory. ok is false if the
+// process still runs, and if the status is not known, because the parent has read it and the kernel is older than 6.15.
 func (w *ExitWatch) Status(wait time.Duration) (code int, ok bool) {
 	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
 	if n, err := unix.Poll(fds, int(wait.Milliseconds())); err != nil || n == 0 {
@@ -66,7 +66,8 @@ func (w *ExitWatch) Status(wait time.Duration) (code int, ok bool) {
 	return shellStatus(int(info.exit)), true
 }
 
-// zombieStatus reads the status of a process that its parent has not waited for. The kernel shows 0 to those who may not trace the process.
+// zombieStatus reads the status of a process whose parent has not waited for it. The kernel shows 0 to readers that may
+// not trace the process.
 func zombieStatus(pid int) (code int, ok bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -84,7 +85,7 @@ func zombieStatus(pid int) (code int, ok bool) {
 	return shellStatus(status), true
 }
 
-// shellStatus turns a status of wait(2) into a shell's.
+// shellStatus converts a status of wait(2) to a shell's.
 func shellStatus(status int) int {
 	if signal := status & 0x7f; signal != 0 {
 		return 128 + signal

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// ExitWatch is for Linux only.
+// ExitWatch exists on Linux only.
 type ExitWatch struct{}
 
-// WatchExit is for Linux only: it returns errors.ErrUnsupported.
+// WatchExit returns errors.ErrUnsupported: it works on Linux only.
 func (p *Process) WatchExit() (*ExitWatch, error) {
 	return nil, p.wrap("watch the end", errors.ErrUnsupported)
 }
@@ -20,5 +20,5 @@ func (p *Process) WatchExit() (*ExitWatch, error) {
 // Close does nothing.
 func (w *ExitWatch) Close() {}
 
-// Status is not known.
+// Status reports that the status is not known.
 func (w *ExitWatch) Status(time.Duration) (code int, ok bool) { return 0, false }

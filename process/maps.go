@@ -20,17 +20,17 @@ type Mapping struct {
 	Writable   bool
 	Shared     bool   // writes reach the file, or other processes
 	Device     string // major:minor, hex
-	Inode      uint64 // 0: no file behind it
-	// Path is the file as the process's own mount namespace names it, or "[heap]", "[vdso]", or empty. A deleted file's
-	// path is without the kernel's " (deleted)". A newline in it is \012, as the kernel writes it: a path is shown in one line.
+	Inode      uint64 // 0: no file
+	// Path is the file in the process's own mount namespace, or "[heap]", "[vdso]", or empty. It excludes the kernel's
+	// " (deleted)". A newline is \012, as the kernel writes it, so that a path fits in one line.
 	Path    string
 	Deleted bool
 }
 
-// Base is the last element of the path.
+// Base returns the last element of the path.
 func (m *Mapping) Base() string { return filepath.Base(m.Path) }
 
-// maxMappings bounds what is read of a hostile process; the kernel's own default limit is 65,530 (vm.max_map_count).
+// maxMappings limits how much is read of a hostile process; the kernel's own default limit is 65,530 (vm.max_map_count).
 const maxMappings = 1 << 20
 
 // Maps reads the mappings, sorted by address.
@@ -97,9 +97,9 @@ func parseMapping(line string) (Mapping, error) {
 	return m, nil
 }
 
-// OpenFile opens the very file behind a mapping for reading, also when it was deleted, replaced or lies in a container: through
-// /proc/PID/map_files, which takes CAP_CHECKPOINT_RESTORE, else by its path within the process's root directory, where it must
-// have the mapping's inode. The error then says so.
+// OpenFile opens the mapped file for reading, even if it was deleted, replaced, or is in a container. It uses
+// /proc/PID/map_files, which requires CAP_CHECKPOINT_RESTORE, or otherwise the path within the process's root
+// directory, where the file must have the mapping's inode; the error reports when it does not.
 func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 	if m.Inode == 0 {
 		return nil, fmt.Errorf("open mapping %x-%x of pid %d: no file behind it", m.Start, m.End, p.PID)
@@ -116,16 +116,16 @@ func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 	return f, nil
 }
 
-// mapFile is the kernel's link to the file behind a mapping. Its name has no leading zeros, unlike the lines of maps.
+// mapFile returns the kernel's link to the mapped file. Unlike the lines of maps, its name has no leading zeros.
 func (p *Process) mapFile(m *Mapping) string {
 	return fmt.Sprintf("%s/map_files/%x-%x", p.dir(), m.Start, m.End)
 }
 
-// FileID tells a file from another that has its path and its inode number, before or after it: by when it was made and written.
-// Zero: there is no file, or it cannot be reached.
+// FileID distinguishes a file from others that had its path and inode number at another time, by its creation and write
+// times. The zero value means that there is no file, or that it cannot be reached.
 type FileID struct {
 	Size    uint64
-	Made    int64 // ns; 0 where the file system does not say
+	Made    int64 // ns; 0 if the file system does not record it
 	Written int64 // ns
 	Device  uint64
 	Inode   uint64

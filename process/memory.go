@@ -7,13 +7,13 @@ import (
 	"encoding/binary"
 )
 
-// Memory reads a process's memory by address. *Process is one; tests use images.
+// Memory reads a process's memory by address. *Process implements it; tests use images.
 type Memory interface {
-	// ReadAt fills b from addr. It returns io.ErrUnexpectedEOF, and the bytes read, when only the front could be read.
+	// ReadAt fills b from addr. If only the front could be read, it returns the number of bytes read and io.ErrUnexpectedEOF.
 	ReadAt(b []byte, addr uint64) (int, error)
 }
 
-// Until bounds the readings of a memory: when ctx is done, each fails with its cause.
+// Until limits the reads of a memory: when ctx is done, each read fails with the context's cause.
 func Until(ctx context.Context, m Memory) Memory { return bounded{m, ctx} }
 
 type bounded struct {

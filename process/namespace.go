@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// maxEnvironment bounds what is read of a process's environment, bytes. The kernel's own limit is a quarter of the stack
-// limit, 2 MiB by default (execve(2)).
+// maxEnvironment limits how much is read of a process's environment, bytes. The kernel's own limit is a quarter of the
+// stack limit, 2 MiB by default (execve(2)).
 const maxEnvironment = 8 << 20
 
-// PIDs are the numbers of the process: first the one that we see it by, then its number in each PID namespace further in
-// (NSpid of proc(5), Linux 4.1). It is PID alone when the kernel does not say.
+// PIDs returns the numbers of the process: the one in our PID namespace, then one for each nested namespace (NSpid of
+// proc(5), Linux 4.1). If the kernel does not report them, it returns only PID.
 func (p *Process) PIDs() []int {
 	out := []int{p.PID}
 	status, err := readStatus(p.root)
@@ -29,7 +29,7 @@ func (p *Process) PIDs() []int {
 	return out
 }
 
-// Namespace identifies the namespace of a kind (pid, mnt, user ...) that the process is in, such as "pid:[4026531836]"
+// Namespace returns the identity of the process's namespace of a kind (pid, mnt, user ...), such as "pid:[4026531836]"
 // (namespaces(7)).
 func (p *Process) Namespace(kind string) (string, error) {
 	link, err := os.Readlink(p.dir() + "/ns/" + kind)
@@ -39,22 +39,22 @@ func (p *Process) Namespace(kind string) (string, error) {
 	return link, nil
 }
 
-// Cgroup is the control group of the process in the unified hierarchy (cgroups(7)); of several hierarchies the last that is
-// listed. Empty when it cannot be read.
+// Cgroup returns the control group of the process in the unified hierarchy (cgroups(7)), or in the last one listed if
+// there are several. It is empty when it cannot be read.
 func (p *Process) Cgroup() string {
 	lines := strings.Split(strings.TrimSpace(p.Cgroups()), "\n")
 	f := strings.SplitN(lines[len(lines)-1], ":", 3)
 	return f[len(f)-1]
 }
 
-// Cgroups is the control group of the process in each hierarchy, as /proc/PID/cgroup has them. Empty when it cannot be read.
+// Cgroups returns the control group of the process in each hierarchy, in the format of /proc/PID/cgroup. It is empty
+// when it cannot be read.
 func (p *Process) Cgroups() string {
 	b, _ := os.ReadFile(p.dir() + "/cgroup")
 	return string(b)
 }
 
-// Inside finds the processes that have a number in a PID namespace further in than ours, as a shell in their container
-// shows it.
+// Inside finds the processes that have this PID in a nested PID namespace, where a shell in their container would show it.
 func Inside(pid int) []*Process {
 	var out []*Process
 	entries, _ := os.ReadDir("/proc")
@@ -74,7 +74,7 @@ func Inside(pid int) []*Process {
 	return out
 }
 
-// Environ is the environment that the process was started with, as "NAME=value". What it has set itself since is not in it.
+// Environ returns the initial environment of the process, as "NAME=value", without what the process has set itself.
 func (p *Process) Environ() ([]string, error) {
 	f, err := os.Open(p.dir() + "/environ")
 	if err != nil {

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// PauseKind is what keeps a process from running.
+// PauseKind is the reason why a process does not run.
 type PauseKind uint8
 
-// The kinds. Not Running: no thread of the process runs until somebody lets it.
+// The kinds. Except for Running, no thread of the process runs until it is resumed from outside.
 const (
 	Running  PauseKind = iota
 	Signal             // stopped by job control: SIGSTOP, SIGTSTP, SIGTTIN or SIGTTOU
 	Debugger           // stopped by a process that traces it (ptrace(2)): a debugger, or a tool that makes a checkpoint
 	Freezer            // its control group is frozen (cgroups(7))
-	CoreDump           // it has crashed, and the kernel writes its core
+	CoreDump           // it has crashed, and the kernel is writing its core
 )
 
-// Pause is why a process does not run. The zero value is of one that runs, as far as is known.
+// Pause describes why a process does not run. The zero value means that it runs, as far as known.
 type Pause struct {
 	Kind     PauseKind
 	PID      int    // of the paused process
 	Debugger int    // PID; 0: not known
-	Name     string // of the debugger, as of Process.Name
-	Group    string // control group that is frozen, or one below it
+	Name     string // name of the debugger, as Process.Name
+	Group    string // frozen control group: the process's, or one above it
 }
 
-// String says it in half a sentence, for "pid N is ..."; empty for a process that runs.
+// String returns half a sentence, for "pid N is ..."; empty for a process that runs.
 func (p Pause) String() string {
 	switch p.Kind {
 	case Signal:
@@ -51,7 +51,7 @@ func (p Pause) String() string {
 	}
 }
 
-// After is what follows the name of a process: a comma and String, or nothing for one that runs.
+// After returns the text to append to the name of a process: a comma and String, or nothing for one that runs.
 func (p Pause) After() string {
 	if p.Kind == Running {
 		return ""
@@ -59,10 +59,10 @@ func (p Pause) After() string {
 	return ", " + p.String()
 }
 
-// pauseCheck is how far two looks at the threads are apart: of a program that is traced call by call, each thread stops for a moment at a time.
+// pauseCheck is the time between two checks of the threads: while a program is traced call by call, each thread stops briefly.
 const pauseCheck = 10 * time.Millisecond
 
-// Paused finds out whether a process runs at all. What is not known counts as running.
+// Paused reports why the process does not run. If that cannot be found out, the process counts as running.
 func (p *Process) Paused() Pause {
 	status, err := p.status()
 	if err != nil {
@@ -83,21 +83,21 @@ func (p *Process) Paused() Pause {
 		return Pause{}
 	}
 	out := Pause{Kind: first.kind, PID: p.PID, Debugger: first.tracer}
-	if status, err := readStatus("/proc/" + strconv.Itoa(first.tracer)); err == nil { // a thread traces
+	if status, err := readStatus("/proc/" + strconv.Itoa(first.tracer)); err == nil { // the tracer is one thread of a process
 		out.Debugger, _ = strconv.Atoi(status["Tgid"])
 		out.Name = (&Process{root: "/proc/" + status["Tgid"]}).Name()
 	}
 	return out
 }
 
-// stops is how the threads of a process are stopped.
+// stops describes how the threads of a process are stopped.
 type stops struct {
 	kind     PauseKind
-	tracer   int    // thread; 0: none
-	switches uint64 // of all threads, so far
+	tracer   int    // thread ID; 0: none
+	switches uint64 // sum over the threads checked so far
 }
 
-// stops looks at every thread that has not ended. One that is not stopped is enough for Running.
+// stops checks every thread that has not ended, until it finds one that is not stopped, which means Running.
 func (p *Process) stops() (s stops) {
 	entries, _ := os.ReadDir(p.root + "/task")
 	for _, e := range entries[:min(len(entries), maxThreads)] {
@@ -123,7 +123,7 @@ func (p *Process) stops() (s stops) {
 	return s
 }
 
-// frozen is the control group of the process if that is frozen, by itself or with one above it; empty when it is not, or that cannot be read.
+// frozen returns the control group of the process if it, or one above it, is frozen; empty when none is or that cannot be read.
 func (p *Process) frozen() string {
 	for line := range strings.Lines(p.Cgroups()) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)

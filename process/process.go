@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process shows a running process from outside: its mappings, the files behind them (also when they are deleted
-// or lie in another mount namespace), and bounded reads of its memory. Nothing here stops, signals or changes the target.
+// Package process inspects a running process from outside: its mappings, the mapped files (even if deleted or in
+// another mount namespace), and its memory, in bounded reads. It never stops, signals or changes the process.
 package process
 
 import (
@@ -22,7 +22,7 @@ import (
 // Errors on which callers branch. They wrap the cause.
 var (
 	ErrNotExist = errors.New("no such process")
-	// ErrEnded is an ErrNotExist: the process was there, and has ended or is about to.
+	// ErrEnded is an ErrNotExist of a process that existed, and has ended or is about to.
 	ErrEnded      = endedMeanwhile{}
 	ErrPermission = errors.New("not permitted")
 )
@@ -34,19 +34,19 @@ func (endedMeanwhile) Error() string { return "the process has ended" }
 // Is implements errors.Is.
 func (endedMeanwhile) Is(target error) bool { return target == ErrNotExist }
 
-// Process is one process. It is identified by PID and start time, so that a reused PID is not mistaken for it.
+// Process is one process. It is identified by PID and start time, so that another process with a reused PID is not mistaken for it.
 type Process struct {
 	PID int
-	// StartTime is when it started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
+	// StartTime is in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
 	StartTime uint64
 
 	root   string       // "/proc/PID"
-	ended  bool         // it must not be asked for: its number can be another's
-	living atomic.Int32 // the thread that living found last; 0: none
+	ended  bool         // it must not be accessed: the PID can belong to another process
+	living atomic.Int32 // the thread that the last call of living found; 0: none
 }
 
-// Open finds a process. The error wraps ErrNotExist or ErrPermission; of a process that has ended and is not reaped yet, it also is an
-// EndedError. A thread id is accepted only when it is that of the whole process.
+// Open opens a process. The error wraps ErrNotExist or ErrPermission; for a zombie it is an EndedError. A thread ID is
+// rejected unless it is the PID.
 func Open(pid int) (*Process, error) {
 	p := &Process{PID: pid, root: "/proc/" + strconv.Itoa(pid)}
 	status, err := readStatus(p.root)
@@ -66,10 +66,10 @@ func Open(pid int) (*Process, error) {
 	return p, nil
 }
 
-// EndedError is of a zombie: a process that has ended and whose parent has not waited for it yet. It is an ErrNotExist.
+// EndedError describes a zombie: a process that has ended and whose parent has not waited for it yet. It is an ErrNotExist.
 type EndedError struct {
 	PID    int
-	Name   string // as of Process.Name
+	Name   string // as Process.Name
 	Parent int    // 0: not known
 }
 
@@ -83,8 +83,8 @@ func (e *EndedError) Is(target error) bool { return target == ErrNotExist || tar
 // Ended returns a process that ended before it could be opened: all its methods fail.
 func Ended(pid int) *Process { return &Process{PID: pid, root: "/proc/0", ended: true} }
 
-// Alive reports whether the process still runs: not ended, not a zombie, and not another process under the same PID. A process whose
-// main thread has ended runs on in its other threads.
+// Alive reports whether the process still runs: it has not ended, is not a zombie, and its PID is not another process's
+// now. A process continues to run when only its main thread has ended.
 func (p *Process) Alive() bool {
 	state, start, err := readStat(p.root)
 	if err != nil || start != p.StartTime {
@@ -93,20 +93,19 @@ func (p *Process) Alive() bool {
 	return !hasEnded(state) || p.thread(state) != p.PID
 }
 
-// Name is the process's command name (at most 15 bytes). It gives itself that: what is not printable is escaped as in Go, so
-// that it can be shown. Empty when it cannot be read.
+// Name returns the process's command name, at most 15 bytes. The process can choose it, so unprintable characters are
+// escaped as in Go. It is empty when it cannot be read.
 func (p *Process) Name() string {
 	b, _ := os.ReadFile(p.root + "/comm")
 	quoted := strconv.Quote(string(bytes.TrimSpace(b)))
 	return quoted[1 : len(quoted)-1]
 }
 
-// maxCmdline bounds what is read of a command line, bytes: a process can say that any part of its memory is that
+// maxCmdline limits how much is read of a command line, bytes: a process can declare any part of its memory to be it
 // (PR_SET_MM_MAP of prctl(2)).
 const maxCmdline = 256 << 10
 
-// Cmdline is the command line, at most limit arguments, as the process has written them. Empty for a kernel thread or when it
-// cannot be read.
+// Cmdline returns the command line, at most limit arguments, unescaped. It is empty for a kernel thread or when it cannot be read.
 func (p *Process) Cmdline(limit int) []string {
 	f, err := os.Open(p.dir() + "/cmdline")
 	if err != nil {
@@ -121,8 +120,8 @@ func (p *Process) Cmdline(limit int) []string {
 	return args[:min(len(args), limit)]
 }
 
-// CodePages is how many pages of the process are executable and not writable: exec_vm of the kernel's mm_struct, which status(5)
-// shows as VmExe and VmLib together, in kB. 0 when it cannot be read.
+// CodePages returns the number of pages that are executable and not writable: exec_vm of the kernel's mm_struct, which
+// status(5) shows as the sum of VmExe and VmLib, in kB. It is 0 when it cannot be read.
 func (p *Process) CodePages() uint64 {
 	status, err := p.status()
 	if err != nil {
@@ -135,7 +134,7 @@ func (p *Process) CodePages() uint64 {
 	return (kB("VmExe") + kB("VmLib")) * 1024 / uint64(os.Getpagesize())
 }
 
-// UID is the effective user id of the process.
+// UID returns the effective user ID of the process.
 func (p *Process) UID() (int, error) {
 	status, err := p.status()
 	if err != nil {
@@ -148,7 +147,7 @@ func (p *Process) UID() (int, error) {
 	return strconv.Atoi(f[1])
 }
 
-// Exe is the path of the executable as the process's own mount namespace names it.
+// Exe returns the path of the executable in the process's own mount namespace.
 func (p *Process) Exe() (string, error) {
 	s, err := os.Readlink(p.dir() + "/exe")
 	if err != nil {
@@ -157,13 +156,13 @@ func (p *Process) Exe() (string, error) {
 	return s, nil
 }
 
-// Cwd is the working directory of the process as its own mount namespace names it. Empty when it cannot be read.
+// Cwd returns the working directory of the process in its own mount namespace. It is empty when it cannot be read.
 func (p *Process) Cwd() string {
 	s, _ := os.Readlink(p.dir() + "/cwd")
 	return s
 }
 
-// Children are the PIDs of its child processes.
+// Children returns the PIDs of the child processes.
 func (p *Process) Children() []int {
 	var out []int
 	tasks, _ := filepath.Glob(p.root + "/task/*/children")
@@ -178,7 +177,7 @@ func (p *Process) Children() []int {
 	return out
 }
 
-// Parent is the PID of the parent process; 0 when it cannot be read, or is in a namespace further out.
+// Parent returns the PID of the parent process; 0 when it cannot be read, or is in an outer namespace.
 func (p *Process) Parent() int {
 	status, err := p.status()
 	if err != nil {
@@ -215,7 +214,7 @@ func readStat(dir string) (state byte, start uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// The command name, field 2, may hold spaces and parentheses: count from the last one.
+	// The command name, field 2, may contain spaces and parentheses: count from the last one.
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {
 		return 0, 0, fmt.Errorf("malformed stat line of %d bytes", len(b))
@@ -229,7 +228,7 @@ func readStat(dir string) (state byte, start uint64, err error) {
 	return f[0][0], start, err
 }
 
-// wrap turns an error about this process into one that says which step failed and matches the sentinels.
+// wrap adds the failed step to an error of this process and makes it match the sentinels.
 func (p *Process) wrap(step string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):

@@ -6,7 +6,7 @@ package process
 
 import "golang.org/x/sys/unix"
 
-// KernelRelease is the running kernel's, as uname(1) says it.
+// KernelRelease returns the release of the running kernel, from uname(1).
 func KernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

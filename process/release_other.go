@@ -4,5 +4,5 @@
 
 package process
 
-// KernelRelease is the running kernel's; it is asked for only where something is traced.
+// KernelRelease returns "unknown"; the release matters only where gputrace can trace.
 func KernelRelease() string { return "unknown" }

@@ -4,7 +4,7 @@ package process
 
 import "os"
 
-// OpenPath opens a regular file by the path that the process itself would use; see Root.Open.
+// OpenPath opens a regular file by the path that the process would use; see Root.Open.
 func (p *Process) OpenPath(path string) (*os.File, error) {
 	r, err := p.Root()
 	if err != nil {
@@ -14,7 +14,7 @@ func (p *Process) OpenPath(path string) (*os.File, error) {
 	return r.Open(path)
 }
 
-// Exists reports whether the process can see a path, in its own root directory. It does not follow a link at the path's end.
+// Exists reports whether a path exists in the process's own root directory. It does not follow a link at the path's end.
 func (p *Process) Exists(path string) bool {
 	r, err := p.Root()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Root is the root directory of a process, held open: it can be looked into also when the process has ended. Safe for concurrent
-// use until Close.
+// Root is the open root directory of a process. It remains usable after the process has ended. It is safe for
+// concurrent use until Close.
 type Root struct {
 	dir     *os.File
 	process *Process
@@ -41,9 +41,9 @@ func (p *Process) Root() (*Root, error) {
 // Close releases the directory.
 func (r *Root) Close() error { return r.dir.Close() }
 
-// Open opens a regular file by the path that the process itself would use: a link in its file system cannot lead out of its root
-// directory. Paths are the process's choice, and what is read is shown: what its user may not read is not opened, whatever we
-// may. Nor is what is no regular file: that can do something, or wait.
+// Open opens a regular file by the path that the process would use. Links in the process's file system cannot lead out of its root
+// directory. Because the process chooses the paths and the contents are shown, Open refuses files that the process's user may not
+// read, whatever our own rights. It also refuses everything but regular files: opening others can have effects, or block.
 func (r *Root) Open(name string) (*os.File, error) {
 	place, err := r.locate(name, 0)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *Root) exists(name string) bool {
 	return true
 }
 
-// locate finds what a path leads to within the root directory, without opening it (O_PATH of open(2)).
+// locate finds the target of a path within the root directory, without opening it (O_PATH of open(2)).
 func (r *Root) locate(name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	fd, err := unix.Openat2(int(r.dir.Fd()), name, &how)
@@ -79,10 +79,10 @@ func (r *Root) locate(name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// errNotTheirs: the user of the process could not read the file.
+// errNotTheirs means that the user of the process could not read the file.
 var errNotTheirs = fmt.Errorf("the process's own user may not read it: %w", unix.EACCES)
 
-// mayRead checks what open(2) would check for the process: the file, and every folder on the way to where it really is.
+// mayRead makes the checks of open(2) for the process: for the file, and for each folder above its real location.
 func (r *Root) mayRead(file *os.File) error {
 	if r.user.uid == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (r *Root) mayRead(file *os.File) error {
 	}
 }
 
-// name is where a file is below the root directory, without links.
+// name returns the path of a file below the root directory, without links.
 func (r *Root) name(file *os.File) (string, error) {
 	var names [2]string
 	for i, f := range []*os.File{r.dir, file} {
@@ -126,13 +126,13 @@ func (r *Root) name(file *os.File) (string, error) {
 	return name, nil
 }
 
-// credentials are what the kernel checks the files by that a process opens (credentials(7)).
+// credentials are what the kernel checks when a process opens files (credentials(7)).
 type credentials struct {
 	uid    uint32
 	groups []uint32
 }
 
-// credentials reads the file system user and groups, the last of the four in status (proc(5)).
+// credentials reads the file system user and groups, the last of the four values in status (proc(5)).
 func (p *Process) credentials() (credentials, error) {
 	status, err := p.status()
 	if err != nil {
@@ -157,7 +157,7 @@ func (p *Process) credentials() (credentials, error) {
 	return c, nil
 }
 
-// has reports whether the mode of a file gives a right: 4 to read, 1 to search a folder (path_resolution(7)).
+// has reports whether the mode of a file grants a right: 4 to read, 1 to search a folder (path_resolution(7)).
 func (c *credentials) has(f *os.File, right uint32) bool {
 	st, err := f.Stat()
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *credentials) has(f *os.File, right uint32) bool {
 	return sys.Mode&right != 0
 }
 
-// Groups are the process's supplementary groups (credentials(7)).
+// Groups returns the process's supplementary groups (credentials(7)).
 func (p *Process) Groups() ([]uint32, error) {
 	c, err := p.credentials()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// maxThreads bounds of how many threads is asked whether a filter holds for them: mostly one holds for all.
+// maxThreads limits how many threads are checked for a filter: usually one filter applies to all of them.
 const maxThreads = 4096
 
-// Filtered reports whether the kernel asks a filter of any thread before a system call (seccomp(2)), or allows it hardly any.
+// Filtered reports whether any thread has a seccomp filter or is in strict mode (seccomp(2)).
 func (p *Process) Filtered() (bool, error) {
 	dir := p.root + "/task"
 	threads, err := os.ReadDir(dir)
@@ -37,7 +37,8 @@ func (p *Process) Filtered() (bool, error) {
 	return false, nil
 }
 
-// seccompMode reads the line "Seccomp" of a status file (proc(5)). A kernel without filters has none: 0.
+// seccompMode reads the line "Seccomp" of a status file (proc(5)). It returns 0 for a kernel without filters, which has
+// no such line.
 func seccompMode(path string) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadAt reads memory with process_vm_readv(2): it needs what ptrace attach would need, but stops nothing.
+// ReadAt reads memory with process_vm_readv(2). It requires the rights of a ptrace attach, but stops nothing.
 func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -48,7 +48,7 @@ func readMemory(tid int, b []byte, addr uint64) (int, error) {
 	return unix.ProcessVMReadv(tid, local, remote, 0)
 }
 
-// find finds the file behind a mapping, without opening it (O_PATH of open(2)).
+// find finds the mapped file without opening it (O_PATH of open(2)).
 func (p *Process) find(m *Mapping) (*os.File, error) {
 	fd, err := unix.Open(p.mapFile(m), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -81,7 +81,7 @@ func (p *Process) find(m *Mapping) (*os.File, error) {
 	return place, nil
 }
 
-// mapFilesHelp says what would reach a file that its path does not lead to any more.
+// mapFilesHelp says what is needed to reach a file that is no longer at its path.
 func mapFilesHelp(m *Mapping, err error) error {
 	if m.Deleted || !errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("%w: CAP_CHECKPOINT_RESTORE or root reaches the mapped one, through map_files", err)
@@ -117,7 +117,7 @@ func (p *Process) Pidfd() (int, error) {
 	return fd, nil
 }
 
-// FileID identifies the file behind a mapping; the zero value when that is not known.
+// FileID identifies the mapped file; the zero value when it is not known.
 func (p *Process) FileID(m *Mapping) FileID {
 	if m.Inode == 0 {
 		return FileID{}
@@ -130,7 +130,7 @@ func (p *Process) FileID(m *Mapping) FileID {
 	return FileIDOf(place)
 }
 
-// FileIDOf identifies an open file; the zero value when it cannot be looked at.
+// FileIDOf identifies an open file; the zero value when it cannot be inspected.
 func FileIDOf(f *os.File) FileID {
 	var st unix.Statx_t
 	if unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
@@ -142,7 +142,7 @@ func FileIDOf(f *os.File) FileID {
 	}
 }
 
-// sameFile reports whether a file is the one that is mapped: by a path it may be one that took its place.
+// sameFile reports whether a file found by its path is the mapped one, and not one that replaced it.
 func sameFile(st os.FileInfo, m *Mapping) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && sys.Ino == m.Inode

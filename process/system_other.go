@@ -9,15 +9,15 @@ import (
 	"os"
 )
 
-// ReadAt is for Linux only so far: it returns errors.ErrUnsupported.
+// ReadAt returns errors.ErrUnsupported: it works on Linux only.
 func (p *Process) ReadAt([]byte, uint64) (int, error) {
 	return 0, p.wrap("read memory of", errors.ErrUnsupported)
 }
 
-// Root is for Linux only so far.
+// Root exists on Linux only.
 type Root struct{}
 
-// Root is for Linux only so far: it returns errors.ErrUnsupported.
+// Root returns errors.ErrUnsupported: it works on Linux only.
 func (p *Process) Root() (*Root, error) {
 	return nil, p.wrap("open the root directory of", errors.ErrUnsupported)
 }
@@ -25,16 +25,16 @@ func (p *Process) Root() (*Root, error) {
 // Close does nothing: there is no Root here.
 func (r *Root) Close() error { return nil }
 
-// Open is for Linux only so far: it returns errors.ErrUnsupported.
+// Open returns errors.ErrUnsupported: it works on Linux only.
 func (r *Root) Open(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-// Pidfd is for Linux only: it returns errors.ErrUnsupported.
+// Pidfd returns errors.ErrUnsupported: it works on Linux only.
 func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.ErrUnsupported) }
 
-// FileID is zero: there is no Linux process here.
+// FileID returns the zero value: there is no Linux process here.
 func (p *Process) FileID(*Mapping) FileID { return FileID{} }
 
-// FileIDOf is zero: there is no Linux file here.
+// FileIDOf returns the zero value: there is no Linux file here.
 func FileIDOf(*os.File) FileID { return FileID{} }
 
 func (r *Root) exists(string) bool { return false }
@@ -43,5 +43,5 @@ func (p *Process) find(*Mapping) (*os.File, error) { return nil, errors.ErrUnsup
 
 func reopen(*os.File, string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-// Groups is for Linux only: it returns errors.ErrUnsupported.
+// Groups returns errors.ErrUnsupported: it works on Linux only.
 func (p *Process) Groups() ([]uint32, error) { return nil, errors.ErrUnsupported }

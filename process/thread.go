@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// A process outlives its main thread, such as when that calls pthread_exit(3). The kernel then shows the process as a zombie, and the files of
-// /proc/PID that belong to the thread are empty or missing: maps, exe, environ, root, cwd, ns. Those of another thread, /proc/TID, are the same.
+// A process outlives its main thread if, for example, that calls pthread_exit(3). The kernel then shows the process as
+// a zombie, and those files of /proc/PID that belong to the thread are empty or missing: maps, exe, environ, root, cwd,
+// ns. The files of another thread, in /proc/TID, have the same content.
 
-// Thread is the ID of a thread that runs, for files of /proc and calls that take one: the main thread, which has the PID, unless that has ended.
+// Thread returns the ID of a running thread, for files of /proc and system calls that need one: the PID, unless the
+// main thread has ended.
 func (p *Process) Thread() int {
 	if p.ended {
 		return 0
@@ -24,10 +26,10 @@ func (p *Process) Thread() int {
 	return p.thread(state)
 }
 
-// Leaderless reports whether the main thread has ended and the process runs on.
+// Leaderless reports whether the main thread has ended while the process still runs.
 func (p *Process) Leaderless() bool { return p.Thread() != p.PID }
 
-// thread is Thread; state is that of the main thread.
+// thread is Thread; state is the state of the main thread.
 func (p *Process) thread(state byte) int {
 	if !hasEnded(state) {
 		return p.PID
@@ -45,8 +47,8 @@ func (p *Process) thread(state byte) int {
 	return p.PID
 }
 
-// Blame returns ErrEnded in the place of an error of reading the process if that has ended meanwhile, or is ending: its memory goes first, and
-// what is left of it looks like anything. Every other error is returned as it is.
+// Blame replaces an error of reading the process by ErrEnded if the process has ended or is ending, because its memory
+// is freed first, which causes misleading errors. It returns other errors unchanged.
 func (p *Process) Blame(err error) error {
 	if err != nil && (!p.Alive() || p.ending()) {
 		return ErrEnded
@@ -54,7 +56,7 @@ func (p *Process) Blame(err error) error {
 	return err
 }
 
-// ending reports whether the thread that stands for the process is on its way out: PF_EXITING (linux/sched.h) in field 9 of its stat file.
+// ending reports whether the thread used for the process is exiting: PF_EXITING (linux/sched.h) in field 9 of its stat file.
 func (p *Process) ending() bool {
 	const exiting, flagsAfterName = 0x4, 9 - 3
 	b, err := os.ReadFile(p.dir() + "/stat")
@@ -66,16 +68,16 @@ func (p *Process) ending() bool {
 	return err == nil && flags&exiting != 0
 }
 
-// runs reports whether the process has a thread of this number that has not ended.
+// runs reports whether the process has a thread with this ID that has not ended.
 func (p *Process) runs(tid int) bool {
 	state, _, err := readStat(p.root + "/task/" + strconv.Itoa(tid))
 	return err == nil && !hasEnded(state)
 }
 
-// hasEnded reports whether a state of /proc/PID/stat is of a thread that has ended: a zombie, or dead.
+// hasEnded reports whether a state of /proc/PID/stat means that the thread has ended: a zombie, or dead.
 func hasEnded(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
-// dir is the folder of /proc that has the process's files.
+// dir returns the folder of /proc with the process's files.
 func (p *Process) dir() string {
 	if p.ended || p.StartTime == 0 {
 		return p.root

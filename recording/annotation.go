@@ -6,8 +6,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// An annotation is its kind, its length and its fields, so that an unknown kind can be skipped. Numbers are varints;
-// those that can be event.Unknown are written plus one, modulo 2^64.
+// An annotation consists of its kind, its length and its fields, so that an unknown kind can be skipped. Numbers are
+// varints; those that can be event.Unknown are written plus one, modulo 2^64.
 //
 //	watch, unwatch, from start   pid
 //	baseline                     pid, device, allocated + 1, reserved + 1
@@ -20,7 +20,7 @@ import (
 //	                                       (signed; 0 when that is Unknown), stream + 1, is requested known
 //	                             segments  n + 1 (0: nil), then n times: address - end of the last (signed), size, expandable
 //
-// A text is its length, bytes, and these. A device is its type and its index, signed. A checkpoint is a frame of its own.
+// A text is its length in bytes, then the bytes. A device is its type and its index, signed. A checkpoint is a frame of its own.
 
 func appendAnnotation(out *column, m *event.Annotation) {
 	var c column
@@ -142,7 +142,7 @@ func (c *column) truth(b bool) {
 	}
 }
 
-// readAnnotation reads an annotation. Of an unknown kind, only Kind is set.
+// readAnnotation reads an annotation. For an unknown kind it sets only Kind.
 func readAnnotation(c *cursor) event.Annotation {
 	m := event.Annotation{Kind: event.AnnotationKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}

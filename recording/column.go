@@ -23,7 +23,7 @@ func (c *column) text(s string) {
 	*c = append(*c, s...)
 }
 
-// cursor reads a column. After the first error everything is 0.
+// cursor reads a column. After the first error it returns only zeros.
 type cursor struct {
 	data []byte
 	err  error
@@ -64,7 +64,7 @@ func (c *cursor) fixed() uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// bytes takes the next n bytes; they are shared with the column.
+// bytes returns the next n bytes, which share the column's memory.
 func (c *cursor) bytes(n uint64) []byte {
 	if n > uint64(len(c.data)) {
 		c.fail("%d bytes wanted, %d left", n, len(c.data))
@@ -77,7 +77,7 @@ func (c *cursor) bytes(n uint64) []byte {
 
 func (c *cursor) text() string { return string(c.bytes(c.number())) }
 
-// count reads how many things of at least size bytes follow.
+// count reads the number of elements that follow, each of at least size bytes.
 func (c *cursor) count(size int) int {
 	n := c.number()
 	if n > uint64(len(c.data)/size) {

@@ -6,8 +6,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// A frame of events has these columns. Its payload is the number of events, the number of annotations, the length of each column,
-// and the columns. The shape of an event says which of them has a value for it.
+// A frame of events has these columns. Its payload is the number of events, the number of annotations, the length of
+// each column, and the columns. The shape of an event determines which columns have a value for it.
 const (
 	columnShape       = iota // number of the shape
 	columnTime               // nanoseconds since the event before, signed
@@ -21,7 +21,7 @@ const (
 	columns
 )
 
-// maxBlock is how many events a frame has at most.
+// maxBlock is the maximum number of events in a frame.
 const maxBlock = 8192
 
 // blockWriter collects the columns of one frame of events.
@@ -35,7 +35,7 @@ type blockWriter struct {
 	payload        []byte
 }
 
-// stackSlots is how many stacks are found without a map.
+// stackSlots is the size of the cache of recent stacks, which are found without a map.
 const stackSlots = 1 << 12
 
 type recentStack struct {
@@ -48,7 +48,7 @@ func (b *blockWriter) begin() {
 	b.names, b.memory, b.recent = newNameWriter(), newMemory(), make([]recentStack, stackSlots)
 }
 
-// add adds an event; resolve returns its stack, if that is new.
+// add adds an event; resolve returns the event's stack, if the stack is new.
 func (b *blockWriter) add(e *event.Event, resolve func(event.StackID) *event.Stack) {
 	m := b.memory
 	s := shape{
@@ -124,14 +124,14 @@ func (b *blockWriter) addTotals(s *shape, e *event.Event) {
 	t.take(e.Allocated, e.Reserved)
 }
 
-// annotate adds an annotation between the events before and those to come.
+// annotate adds an annotation after the events so far.
 func (b *blockWriter) annotate(m *event.Annotation) {
 	b.annotations++
 	b.column[columnAnnotations].number(uint64(b.n))
 	appendAnnotation(&b.column[columnAnnotations], m)
 }
 
-// bytes is about how long the payload would be.
+// bytes returns the approximate length of the payload.
 func (b *blockWriter) bytes() int {
 	sum := 0
 	for i := range b.column {
@@ -140,7 +140,7 @@ func (b *blockWriter) bytes() int {
 	return sum
 }
 
-// take returns the payload, which is valid until the next call, and where in it the columns begin; nil: there is nothing.
+// take returns the payload, valid until the next call, and the offsets of its columns; nil when it is empty.
 func (b *blockWriter) take() (payload []byte, starts []int) {
 	if b.n+b.annotations == 0 {
 		return nil, nil
@@ -164,17 +164,17 @@ func (b *blockWriter) take() (payload []byte, starts []int) {
 type blockReader struct {
 	names   *names
 	memory  *memory
-	account []int // of each shape, into memory.totals; -1: not looked up
+	account []int // for each shape, an index of memory.totals; -1: not looked up
 
-	n, at       int // events of the frame, and those that were given
-	annotations int // that are left
-	nextAt      int // events before the next annotation
+	n, at       int // number of events in the frame, and of those returned
+	annotations int // number of annotations left
+	nextAt      int // number of events before the next annotation
 	column      [columns]cursor
 }
 
 func newBlockReader() *blockReader { return &blockReader{names: newNames(), memory: newMemory()} }
 
-// begin takes the payload of a frame, which must not change until the frame was read.
+// begin starts to read the payload of a frame, which must not change until it was read.
 func (b *blockReader) begin(payload []byte) error {
 	c := cursor{data: payload}
 	n, annotations := c.number(), c.number()
@@ -217,7 +217,7 @@ func (b *blockReader) read(out []event.Event) ([]event.Event, error) {
 	return out, nil
 }
 
-// readAnnotations returns the annotations at the present position.
+// readAnnotations returns the annotations at the current position.
 func (b *blockReader) readAnnotations() ([]event.Annotation, error) {
 	var out []event.Annotation
 	for b.annotations > 0 && b.nextAt <= b.at {
@@ -232,7 +232,7 @@ func (b *blockReader) readAnnotations() ([]event.Annotation, error) {
 	return out, nil
 }
 
-// over reports whether everything of the frame was given.
+// over reports whether the whole frame was returned.
 func (b *blockReader) over() bool { return b.at >= b.n && b.annotations == 0 }
 
 func (b *blockReader) err() error {

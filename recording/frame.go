@@ -19,16 +19,17 @@ import (
 //	byte  0      1       2          4        8     12               16
 //	      | type | flags | not used | stored | raw | CRC of the rest | stored bytes
 //
-// CRC is CRC-32C (Castagnoli), of a frame over its first 12 bytes and the stored ones. raw is the length of the payload; it
-// is what the stored bytes decompress to when flagZstd is set (one or more Zstandard frames, RFC 8878), else they are it.
+// CRC is CRC-32C (Castagnoli); a frame's covers its first 12 bytes and the stored bytes. raw is the length of the
+// payload. If flagZstd is set, the payload is compressed into the stored bytes (one or more Zstandard frames, RFC
+// 8878); otherwise it is stored as it is.
 const (
 	headerBytes = 16
 	frameBytes  = 16
 	magic       = "GPUTRACE"
 )
 
-// The version of the format. A file of another major version cannot be read; a newer minor one has frame types and fields
-// that are skipped.
+// The version of the format. A file of another major version cannot be read. A newer minor version has frame types and
+// fields that readers skip.
 const (
 	Major = 1
 	// 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow; 1.4 has event.KindMark, 1.5 readings of
@@ -36,13 +37,13 @@ const (
 	Minor = 5
 )
 
-// frameType says what a frame holds. Readers skip the types that they do not know.
+// frameType is the type of a frame's content. Readers skip the types that they do not know.
 type frameType uint8
 
 // The types are written to files: never renumber.
 const (
 	frameInfo       frameType = 1 // Info as JSON
-	frameCheckpoint frameType = 2 // begins an epoch: what comes behind it needs nothing from before
+	frameCheckpoint frameType = 2 // begins an epoch: later frames refer to nothing before it
 	frameNames      frameType = 3 // strings, modules, frames, stacks and shapes that are used from here on
 	frameEvents     frameType = 4 // columns of events, and the annotations between them
 	frameEnd        frameType = 5 // End as JSON; the last frame
@@ -50,7 +51,7 @@ const (
 
 const flagZstd = 1
 
-// Limits of what a frame may hold: a wrong length must not make a reader allocate. Bytes.
+// Limits of the content of a frame, bytes: a wrong length must not make a reader allocate.
 const (
 	maxEventsRaw = 64 << 20
 	maxNamesRaw  = 16 << 20
@@ -59,9 +60,9 @@ const (
 
 // Errors on which callers branch.
 var (
-	// ErrFormat: the file is not a recording, or of a version that cannot be read.
+	// ErrFormat means that the file is not a recording, or has a version that cannot be read.
 	ErrFormat = errors.New("not a recording")
-	// ErrNewer: the file is of a major version that came later. It is an ErrFormat too.
+	// ErrNewer means that the file has a newer major version. It is also an ErrFormat.
 	ErrNewer = fmt.Errorf("%w of a version that this gputrace reads", ErrFormat)
 )
 
@@ -85,7 +86,7 @@ func appendHeader(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
 }
 
-// checkHeader says whether what follows the header can be read.
+// checkHeader returns an error if the version in the header cannot be read.
 func checkHeader(b []byte) error {
 	if len(b) < headerBytes || string(b[:len(magic)]) != magic {
 		return fmt.Errorf("%w: it does not begin with %s", ErrFormat, magic)
@@ -107,7 +108,7 @@ type frameHead struct {
 	crc         uint32
 }
 
-// appendFrame adds a frame whose payload, of raw bytes, is stored as given.
+// appendFrame appends a frame. stored is its stored bytes, raw the length of its payload.
 func appendFrame(b []byte, kind frameType, flags uint8, raw int, stored []byte) ([]byte, error) {
 	if raw > int(limit(kind)) || len(stored) > math.MaxInt32 {
 		return b, fmt.Errorf("a frame of type %d with %d bytes: at most %d", kind, raw, limit(kind))
@@ -124,7 +125,7 @@ func frameCRC(head, stored []byte) uint32 {
 	return crc32.Update(crc32.Checksum(head[:12], castagnoli), castagnoli, stored)
 }
 
-// readHead reads the first bytes of the frame at an offset of a file that ends at end.
+// readHead reads the head of the frame at an offset of a file that ends at end.
 func readHead(r io.ReaderAt, offset, end int64) (h frameHead, head [frameBytes]byte, err error) {
 	if offset+frameBytes > end {
 		return h, head, fmt.Errorf("%d bytes where a frame begins: want %d", end-offset, frameBytes)
@@ -142,7 +143,7 @@ func readHead(r io.ReaderAt, offset, end int64) (h frameHead, head [frameBytes]b
 	return h, head, nil
 }
 
-// readStored reads and checks the stored bytes of a frame into buf.
+// readStored reads the stored bytes of a frame into buf and checks them.
 func readStored(r io.ReaderAt, offset int64, h frameHead, head []byte, buf []byte) ([]byte, error) {
 	if cap(buf) < int(h.stored) {
 		buf = make([]byte, h.stored)

@@ -8,8 +8,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// A frame of names adds to the tables of its epoch. Numbers count from 0 in the order of appearance; a number that can be
-// missing is written plus one, 0: none. Its payload, all numbers varints but for the ids:
+// A frame of names adds rows to the tables of its epoch. Rows are numbered from 0 in the order of appearance. A number
+// that can be missing is written plus one, and 0 means none. All numbers of the payload are varints, except the ids:
 //
 //	strings  n, then n times: length, bytes
 //	modules  n, then n times: path, build id (strings), start, limit, file offset
@@ -22,12 +22,13 @@ import (
 //	         stream + 1, context + 1 (modulo 2^64), how
 //	inlined  n, then n times: a frame whose code is inlined into the next one's. Not there before version 1.1
 //
-// A stack is a leaf in a tree of which the roots are the outermost frames: what stacks have in common is there once.
+// Stacks are stored as a tree whose roots are the outermost frames, and a stack is the path from a leaf: common parts
+// are stored once.
 
 // nodeKey is a frame with its caller.
-type nodeKey struct{ parent, frame uint32 } // parent 0: outermost; else its number + 1
+type nodeKey struct{ parent, frame uint32 } // parent 0: outermost; otherwise the caller's number + 1
 
-// nameWriter numbers what the events of an epoch refer to.
+// nameWriter numbers the names that the events of an epoch use.
 type nameWriter struct {
 	strings map[string]uint32
 	modules map[event.Module]uint32
@@ -35,11 +36,11 @@ type nameWriter struct {
 	nodes   map[nodeKey]uint32
 	ids     map[event.StackID]uint32
 	shapes  map[shape]uint32
-	open    []event.StackID // that could not be resolved yet
+	open    []event.StackID // not resolved yet
 
 	recent  [shapeSlots]recentShape
 	pending [nameTables]table
-	large   bool // there is enough pending to be written
+	large   bool // enough is pending to write a frame
 }
 
 // The tables, in the order in which they are written.
@@ -55,13 +56,13 @@ const (
 	nameTables
 )
 
-// table is the rows that were not written yet.
+// table holds the rows that were not written yet.
 type table struct {
 	rows int
 	data column
 }
 
-// shapeSlots is how many shapes are found without a map.
+// shapeSlots is the size of the cache of shapes, which are found without a map.
 const shapeSlots = 256
 
 type recentShape struct {
@@ -77,7 +78,7 @@ func newNameWriter() *nameWriter {
 	}
 }
 
-// bytes is how much there is to write.
+// bytes returns the size of the pending rows.
 func (n *nameWriter) bytes() int {
 	sum := 0
 	for i := range n.pending {
@@ -86,7 +87,7 @@ func (n *nameWriter) bytes() int {
 	return sum
 }
 
-// take returns the payload of what was added since the last time; nil: nothing.
+// take returns the payload of the rows added since the last call; nil: none.
 func (n *nameWriter) take() []byte {
 	if n.bytes() == 0 {
 		return nil
@@ -107,7 +108,7 @@ func (n *nameWriter) row(table int) *column {
 	return &n.pending[table].data
 }
 
-// maxText is how much of a name is kept, bytes.
+// maxText is the maximum length of a name, bytes; the rest is cut off.
 const maxText = 1 << 16
 
 func (n *nameWriter) text(s string) uint64 {
@@ -145,7 +146,7 @@ func (n *nameWriter) shape(s *shape) uint32 {
 	return i
 }
 
-// stack returns the number of a stack's id, and sends its frames as soon as resolve has them.
+// stack returns the number of a stack's id, and writes the stack's frames as soon as resolve returns them.
 func (n *nameWriter) stack(id event.StackID, resolve func(event.StackID) *event.Stack) uint32 {
 	if i, ok := n.ids[id]; ok {
 		return i
@@ -160,7 +161,7 @@ func (n *nameWriter) stack(id event.StackID, resolve func(event.StackID) *event.
 	return i
 }
 
-// retry asks once more for the stacks that were not known.
+// retry resolves again the stacks that were not known.
 func (n *nameWriter) retry(resolve func(event.StackID) *event.Stack) {
 	still := n.open[:0]
 	for _, id := range n.open {
@@ -246,7 +247,7 @@ func (n *nameWriter) module(m *event.Module) uint64 {
 	return uint64(i)
 }
 
-// names is the tables of an epoch, as they were read.
+// names holds the tables of an epoch that were read.
 type names struct {
 	strings []string
 	modules []*event.Module
@@ -258,16 +259,16 @@ type names struct {
 	shapes  []shape
 }
 
-// definition is a stack that was not put together yet.
+// definition is a stack whose frames were not collected yet.
 type definition struct {
 	status event.StackStatus
 	node   uint32 // number + 1 of the leaf; 0: no frames
 }
 
-// maxDepth is how many frames a stack may have.
+// maxDepth is the maximum number of frames of a stack.
 const maxDepth = 1<<16 - 1
 
-// errDepth is only seen where a file was made by others.
+// errDepth occurs only in files that gputrace did not write.
 var errDepth = errors.New("a stack with more than 65535 frames")
 
 func newNames() *names { return &names{stacks: map[event.StackID]definition{}} }
@@ -290,7 +291,7 @@ func (n *names) read(payload []byte) error {
 			}
 		}
 	}
-	return c.err // what a newer minor version adds behind them is not known here
+	return c.err // a newer minor version can have more tables, which are ignored
 }
 
 func (n *names) readString(c *cursor) { n.strings = append(n.strings, c.text()) }
@@ -362,7 +363,7 @@ func (n *names) readInlined(c *cursor) {
 	}
 }
 
-// stack puts a stack together; nil when it was not defined.
+// stack collects the frames of a stack; nil when it was not defined.
 func (n *names) stack(id event.StackID) *event.Stack {
 	d, ok := n.stacks[id]
 	if !ok {

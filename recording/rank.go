@@ -4,7 +4,7 @@ package recording
 
 import "fmt"
 
-// Label is the rank for people, such as "rank 3"; of nil, which is not known, it is empty.
+// Label returns the rank for people, such as "rank 3"; empty for nil.
 func (r *Rank) Label() string {
 	if r == nil {
 		return ""
@@ -12,7 +12,7 @@ func (r *Rank) Label() string {
 	return fmt.Sprintf("rank %d", r.Rank)
 }
 
-// Process names a process of that rank for people, such as "rank 3, pid 42"; of nil its PID alone.
+// Process returns a name for a process of that rank, such as "rank 3, pid 42"; for nil, only its PID.
 func (r *Rank) Process(pid int) string {
 	if r == nil {
 		return fmt.Sprintf("pid %d", pid)

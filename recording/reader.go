@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recording writes and reads the .gputrace file: events in compressed columns, the names of their stacks, annotations
-// between them, and checkpoints from which the live set can be rebuilt. A file is readable up to its last whole frame at any
-// time, on any machine. See docs/recording.md.
+// Package recording writes and reads the .gputrace file. It contains events in compressed columns, the names of their
+// stacks, annotations between events, and checkpoints from which the live set can be rebuilt. At any time, and on any
+// machine, a file is readable up to its last whole frame. See docs/recording.md.
 package recording
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// DamageError says that a recording ends before its end record: it was cut off, or its bytes were changed. Everything
-// before Offset was read.
+// DamageError means that a recording ends before its end record, because it was cut off or its bytes were changed.
+// Everything before Offset was read.
 type DamageError struct {
-	Offset int64 // of the first frame that could not be read, bytes
-	Lost   int64 // bytes from there on; 0: only the end record is missing
+	Offset int64 // position of the first frame that could not be read, bytes
+	Lost   int64 // number of bytes from there on; 0: only the end record is missing
 	Err    error // what is wrong there
 }
 
@@ -32,19 +32,19 @@ func (e *DamageError) Error() string {
 	return fmt.Sprintf("the recording is damaged at byte %d: %v; the %d bytes from there on are lost", e.Offset, e.Err, e.Lost)
 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the underlying error.
 func (e *DamageError) Unwrap() error { return e.Err }
 
-// errNoEnd is what is wrong with a recording that only lacks its end.
+// errNoEnd is the error of a recording that lacks only its end record.
 var errNoEnd = errors.New("no end record")
 
-// Reader reads a recording. It implements event.Replayable. Not safe for concurrent use.
+// Reader reads a recording. It implements event.Replayable. It is not safe for concurrent use.
 type Reader struct {
 	r      io.ReaderAt
 	closer io.Closer
 	size   int64
-	start  int64 // of the first epoch
-	offset int64 // of the next frame
+	start  int64 // offset of the first epoch
+	offset int64 // offset of the next frame
 
 	info        Info
 	end         *End
@@ -52,28 +52,28 @@ type Reader struct {
 	decoder     *zstd.Decoder
 	block       *blockReader
 	annotations []event.Annotation
-	older       *names // of the epoch before: that of a file that was cut off may have no names yet
-	// complete is the names known when the file was read to its end: all that there are, for those who read it again.
+	older       *names // names of the previous epoch: the last epoch of a file that was cut off may have none yet
+	// complete is all names, once the file was read to its end, for reading it again.
 	complete []*names
 
 	stored, payload []byte
-	err             error // that ended it; io.EOF
+	err             error // that ended reading; io.EOF
 }
 
 // Epoch is a place at which reading can begin.
 type Epoch struct {
 	Number uint64 // 0: the beginning of the trace
-	Time   uint64 // of the last event before, CLOCK_BOOTTIME nanoseconds; 0: none
-	Events uint64 // before
+	Time   uint64 // time of the last event before it, CLOCK_BOOTTIME nanoseconds; 0: none
+	Events uint64 // number of events before it
 	offset int64
 }
 
-// Open opens a file. The error wraps ErrFormat when it is no recording, also when its first frame is damaged.
+// Open opens a file. The error wraps ErrFormat when the file is not a recording or its first frame is damaged.
 func Open(path string) (*Reader, error) {
 	return OpenAs(path, func(r io.ReaderAt, _ int64) io.ReaderAt { return r })
 }
 
-// OpenAs is Open, with the file read through what as makes of it and its size, bytes: to see how far reading is.
+// OpenAs is Open with a wrapper around the file, for example to observe progress. as receives the file and its size in bytes.
 func OpenAs(path string, as func(r io.ReaderAt, size int64) io.ReaderAt) (*Reader, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -136,13 +136,13 @@ func (r *Reader) Close() error {
 	return r.closer.Close()
 }
 
-// Info is how the recording began.
+// Info returns the information at the beginning of the recording.
 func (r *Reader) Info() *Info { return &r.info }
 
-// End is how it ended; nil until Read has returned io.EOF.
+// End returns the information at the end of the recording; nil until Read has returned io.EOF.
 func (r *Reader) End() *End { return r.end }
 
-// First is where the file begins: an epoch later than 0 when the beginning of the trace was dropped.
+// First returns the first epoch of the file, which is later than 0 if the beginning of the trace was dropped.
 func (r *Reader) First() Epoch { return r.first }
 
 // Annotations implements event.Replayable.
@@ -152,7 +152,7 @@ func (r *Reader) Annotations() []event.Annotation {
 	return m
 }
 
-// Stack implements event.Source. Names come with or after the events that use them: after the last all are known.
+// Stack implements event.Source. Names can follow the events that use them; after the last event all are known.
 func (r *Reader) Stack(id event.StackID) *event.Stack {
 	if id == 0 {
 		return nil
@@ -173,8 +173,8 @@ func (r *Reader) Stack(id event.StackID) *event.Stack {
 	return nil
 }
 
-// Read implements event.Source. It returns fewer events than fit where marks follow, and io.EOF after the end record;
-// where there is none, or something cannot be read, a *DamageError.
+// Read implements event.Source. It returns fewer events than fit before an annotation, and io.EOF after the end record.
+// If that is missing or something cannot be read, it returns a *DamageError.
 func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
 	for r.err == nil && len(r.annotations) == 0 && len(buf) < cap(buf) {
 		if r.block.over() {
@@ -190,7 +190,7 @@ func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
 		if err != nil {
 			r.err = r.damage(r.offset-frameBytes-int64(len(r.stored)), err)
 		} else if len(buf) > before && r.block.over() {
-			break // the batch of one frame
+			break // a batch ends with its frame
 		}
 	}
 	if r.err != nil && len(buf) == 0 && len(r.annotations) == 0 {
@@ -284,7 +284,7 @@ func (r *Reader) frame() (frameType, []byte, error) {
 	return h.kind, payload, nil
 }
 
-// Epochs lists where reading can begin. It reads the frames' heads only, and ends where one cannot be read.
+// Epochs lists the places at which reading can begin. It reads only the frames' heads, and stops where one cannot be read.
 func (r *Reader) Epochs() ([]Epoch, error) {
 	back := r.offset
 	defer func() { r.offset = back }()
@@ -311,7 +311,7 @@ func (r *Reader) Epochs() ([]Epoch, error) {
 	return out, nil
 }
 
-// keepNames: once the file was read to its end, its names stay known.
+// keepNames keeps the names after the file was read to its end.
 func (r *Reader) keepNames() {
 	if r.complete != nil {
 		return
@@ -322,19 +322,19 @@ func (r *Reader) keepNames() {
 	}
 }
 
-// Seek makes an epoch the next to be read; its checkpoint is the first mark. It must be of this reader.
+// Seek makes an epoch of this reader the next to be read; its checkpoint is the first annotation.
 func (r *Reader) Seek(e Epoch) {
 	r.offset, r.err, r.annotations, r.older, r.block = e.offset, nil, nil, nil, newBlockReader()
 }
 
-// Rewind makes the first event the next to be read. What was read to its end keeps all its names.
+// Rewind makes the first event the next to be read. If the file was read to its end, all names are kept.
 func (r *Reader) Rewind() error {
 	r.Seek(Epoch{offset: r.start})
 	return nil
 }
 
-// SeekTime makes the last epoch that begins at or before a time, CLOCK_BOOTTIME nanoseconds, the next to be read; before the
-// first one, the first.
+// SeekTime makes the last epoch that begins at or before a time, CLOCK_BOOTTIME nanoseconds, the next to be read; the
+// first epoch for an earlier time.
 func (r *Reader) SeekTime(time uint64) error {
 	epochs, err := r.Epochs()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// shape is what many events of a program have in common: all fields that take few values, and how the others are encoded. It
-// is written once, and its events refer to it by number.
+// shape is the fields that many events of a program have in common, which take few values, and the encoding of the
+// other fields. A shape is written once, and events refer to it by number.
 type shape struct {
 	pid, tid uint32
 	kind     event.Kind
@@ -20,7 +20,7 @@ type shape struct {
 	how      how
 }
 
-// how is the encoding of the fields of an event that are not in its shape, four bits a field:
+// how encodes the fields of an event that are not in its shape, four bits per field:
 //
 //	bit  15      12      11     8 7      4 3      0
 //	     | unused | reserved | allocated | requested | size |   and above it, one bit each: handle, stack, aligned
@@ -30,8 +30,8 @@ type how uint32
 const (
 	encodedUnknown how = 0 // event.Unknown
 	encodedValue   how = 1 // in its column
-	// encodedAsBefore: the reserved bytes are those of this allocator's previous event; the allocated ones follow from that and the
-	// size.
+	// encodedAsBefore: the reserved bytes equal those of this allocator's previous event; the allocated bytes follow
+	// from that event and the size.
 	encodedAsBefore how = 2
 	encodedAsSize   how = 3 // the requested bytes are the size
 )
@@ -47,7 +47,7 @@ const (
 	howKnown     = isAligned<<1 - 1
 )
 
-// alignment is what PyTorch's allocator rounds to (kMinBlockSize, c10/cuda/CUDACachingAllocator.h).
+// alignment is the allocation granularity of PyTorch's allocator (kMinBlockSize, c10/cuda/CUDACachingAllocator.h).
 const alignment = 512
 
 func (h how) size() how      { return h & 15 }
@@ -55,7 +55,7 @@ func (h how) requested() how { return h >> howRequested & 15 }
 func (h how) allocated() how { return h >> howAllocated & 15 }
 func (h how) reserved() how  { return h >> howReserved & 15 }
 
-// valid rejects what no writer of this version writes.
+// valid rejects values that this version never writes.
 func (h how) valid() bool {
 	return h <= howKnown && h.size() <= encodedValue && h.requested() <= encodedAsSize && h.requested() != encodedAsBefore &&
 		h.allocated() <= encodedAsBefore && h.reserved() <= encodedAsBefore
@@ -67,10 +67,11 @@ type totalsKey struct {
 	device event.Device
 }
 
-// totals is an allocator's totals at its last event, bytes; both may be event.Unknown.
+// totals holds an allocator's totals at its last event, bytes; both may be event.Unknown.
 type totals struct{ allocated, reserved uint64 }
 
-// memory is what writer and reader both remember of earlier events of the epoch: what follows from it is not written.
+// memory is what writer and reader both store of earlier events of the epoch, so that values that follow from it need
+// not be written.
 type memory struct {
 	time, addr uint64 // of the previous event
 	totals     []totals
@@ -83,7 +84,7 @@ func newMemory() *memory {
 	return &memory{ofKey: map[totalsKey]int{}, last: -1}
 }
 
-// account is the number of an allocator's totals.
+// account returns the index of an allocator's totals.
 func (m *memory) account(key totalsKey) int {
 	if m.last >= 0 && m.lastKey == key {
 		return m.last
@@ -98,7 +99,7 @@ func (m *memory) account(key totalsKey) int {
 	return i
 }
 
-// expect returns the allocated bytes to expect after an event of the caching allocator.
+// expect returns the allocated bytes that should follow an event of the caching allocator.
 func (t *totals) expect(kind event.Kind, size uint64) uint64 {
 	switch {
 	case t.allocated == event.Unknown || size == event.Unknown:
@@ -111,7 +112,7 @@ func (t *totals) expect(kind event.Kind, size uint64) uint64 {
 	return t.allocated
 }
 
-// take remembers the totals of an event, if it has them.
+// take stores the totals of an event, if it has them.
 func (t *totals) take(allocated, reserved uint64) {
 	if allocated != event.Unknown {
 		t.allocated = allocated

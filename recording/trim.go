@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// trim is the copying of what is kept of a file into another, which then takes its place: at any time there is a complete
-// recording under the file's name. Most of it is copied beside the recording.
+// trim copies the part of a file that is kept into another file, which then replaces it. There is a complete recording
+// under the file's name at any time. Most of the copying runs concurrently with the recording.
 type trim struct {
-	first int // epoch
+	first int // the first epoch that is kept
 	from  int64
-	to    int64 // so far
+	to    int64 // copied up to here
 	file  *os.File
 	done  chan error
 }
 
-// startTrim begins to drop the oldest epochs, when it is time.
+// startTrim starts to drop the oldest epochs, when it is due.
 func (w *Writer) startTrim(now time.Time) {
 	if w.err != nil || w.trim != nil || w.path == "" {
 		return
@@ -41,7 +41,8 @@ func (w *Writer) startTrim(now time.Time) {
 	go func() { t.done <- errors.Join(copyRange(f, old, 0, prefix), copyRange(f, old, t.from, t.to)) }()
 }
 
-// createBeside makes the copy's file, which belongs to whom the file belongs: gputrace gives it to the user behind sudo.
+// createBeside creates the file for the copy with the owner of the original, because gputrace gives files to the user
+// who called sudo.
 func createBeside(path string) (*os.File, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -59,7 +60,7 @@ func createBeside(path string) (*os.File, error) {
 	return f, nil
 }
 
-// finishTrim puts the copy in the file's place, once it is there, or when it is waited for.
+// finishTrim replaces the file by the copy when it is complete; with wait it waits for that.
 func (w *Writer) finishTrim(wait bool) {
 	t := w.trim
 	if t == nil {
@@ -97,7 +98,7 @@ func (w *Writer) replace(t *trim) error {
 	if err := os.Rename(w.path+".tmp", w.path); err != nil {
 		return err
 	}
-	_ = w.file.Close() // it has no name any more
+	_ = w.file.Close() // the file has no name any more
 	w.file = t.file
 	shift := t.from - w.prefix
 	w.size -= shift

@@ -16,16 +16,16 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// When a writer writes to the file, and how often it begins an epoch.
+// Thresholds for writing to the file and for beginning an epoch.
 const (
 	flushEvery = time.Second
-	flushBytes = 1 << 20 // of columns: only blocks with observations are so large
+	flushBytes = 1 << 20 // size of columns; only blocks with observations are so large
 	namesBytes = 1 << 20
 	syncEvery  = 10 * time.Second
 	epochEvery = time.Minute
-	// epochGrowth is how many times larger an epoch must be than the checkpoint that it begins with.
+	// epochGrowth is the minimum ratio between an epoch and the checkpoint at its beginning.
 	epochGrowth = 8
-	// epochNames is the largest number of different stacks or shapes of one epoch; then the next begins.
+	// epochNames is the largest number of different stacks or shapes of one epoch.
 	epochNames = 1 << 20
 )
 
@@ -34,16 +34,16 @@ const MinSize = 4 << 20
 
 // Options may be nil.
 type Options struct {
-	// MaxSize is the size of the file at which its oldest epochs are dropped, so that about half of it is left. 0: no limit;
-	// else at least 4 MiB. It is kept as far as a checkpoint takes less than a quarter of it. While the rest is copied, the
-	// disk needs room for half of it again.
+	// MaxSize is the size of the file at which its oldest epochs are dropped, which leaves about half of it; 0: no
+	// limit, otherwise at least 4 MiB. The limit holds if a checkpoint takes less than a quarter of it. During the
+	// copy, the disk needs room for another half.
 	MaxSize int64
-	// MaxAge is how much of the end of the trace is kept; what is older is dropped as a whole, so that up to half as much
-	// again is there. 0: all.
+	// MaxAge is the duration at the end of the trace that is kept. Older epochs are dropped as a whole, so up to half
+	// as much again is kept. 0: everything.
 	MaxAge time.Duration
 }
 
-// file is what a Writer needs of *os.File.
+// file has the methods of *os.File that a Writer needs.
 type file interface {
 	io.WriterAt
 	io.ReaderAt
@@ -52,8 +52,8 @@ type file interface {
 	Close() error
 }
 
-// Writer writes a recording. After the first error nothing more is written: what is in the file stays readable, and all
-// methods return that error. Not safe for concurrent use.
+// Writer writes a recording. After the first error it writes nothing more: the file remains readable up to there, and
+// all methods return that error. It is not safe for concurrent use.
 type Writer struct {
 	path    string // empty: the file cannot be replaced
 	file    file
@@ -62,22 +62,22 @@ type Writer struct {
 	encoder *zstd.Encoder
 	block   blockWriter
 
-	size   int64 // of the file, whole frames
-	prefix int64 // of it: header and Info
+	size   int64 // size of the file, whole frames
+	prefix int64 // size of header and Info
 	epochs []epochStart
-	epoch  uint64 // number of the last
-	base   int64  // bytes of its checkpoint, with names
-	events uint64 // that were written, or are in block
-	time   uint64 // of the last event
+	epoch  uint64 // number of the last epoch
+	base   int64  // size of its checkpoint, with names
+	events uint64 // number written or in block
+	time   uint64 // time of the last event
 
 	flushed, synced time.Time
 	syncing         chan error
 	trim            *trim
 	buffer, stored  []byte
-	waiting         int // events that are not in the file
+	waiting         int // number of events that are not in the file
 
 	err     error
-	missing uint64 // events since err
+	missing uint64 // number of events since err
 }
 
 // epochStart is where an epoch begins.
@@ -125,14 +125,14 @@ func newWriter(f file, info *Info, resolve event.Resolve, o *Options) (*Writer, 
 	return w, w.err
 }
 
-// Size is the bytes of the file.
+// Size returns the size of the file, bytes.
 func (w *Writer) Size() int64 { return w.size }
 
-// Missing is how many events were not written because of an error before.
+// Missing returns the number of events that were not written because of an earlier error.
 func (w *Writer) Missing() uint64 { return w.missing }
 
-// Write takes events, which may be reused afterwards. They are in the file, and stay readable when this process is killed,
-// at the latest a second later, if Write goes on being called: also without events.
+// Write adds events, whose memory may be reused afterwards. If Write is called regularly, even without events, they are
+// in the file after at most a second, and remain readable if this process is killed.
 func (w *Writer) Write(events []event.Event) error {
 	for i := range events {
 		if w.err != nil {
@@ -157,7 +157,7 @@ func (w *Writer) Write(events []event.Event) error {
 	return w.err
 }
 
-// Annotate writes an annotation, which may be reused afterwards. For a checkpoint there is Checkpoint.
+// Annotate adds an annotation, which may be reused afterwards. For a checkpoint use Checkpoint.
 func (w *Writer) Annotate(m *event.Annotation) error {
 	if w.err != nil {
 		return w.err
@@ -169,7 +169,7 @@ func (w *Writer) Annotate(m *event.Annotation) error {
 	return w.err
 }
 
-// Flush puts all that was written so far on the disk, before it returns.
+// Flush writes everything so far to the disk before it returns.
 func (w *Writer) Flush() error {
 	if w.flush(); w.err != nil {
 		return w.err
@@ -177,7 +177,7 @@ func (w *Writer) Flush() error {
 	return w.wrap(w.file.Sync())
 }
 
-// Due reports whether it is time for a checkpoint.
+// Due reports whether a checkpoint is due.
 func (w *Writer) Due() bool {
 	if w.err != nil || w.trim != nil {
 		return false
@@ -195,8 +195,8 @@ func (w *Writer) Due() bool {
 	return age > epochEvery && grown > epochGrowth*w.base
 }
 
-// Checkpoint begins an epoch with what all events and marks before come to; stacks are those that state speaks of. A reader
-// can begin there, and the epochs before can be dropped.
+// Checkpoint begins an epoch. state is the result of all events and annotations before it, stacks are those that state
+// refers to. A reader can begin at the epoch, and earlier epochs can be dropped.
 func (w *Writer) Checkpoint(state []byte, stacks []event.StackID) error {
 	if w.flush(); w.err != nil {
 		return w.err
@@ -227,14 +227,14 @@ func (w *Writer) beginEpoch(state []byte, stacks []event.StackID) {
 	w.frame(frameNames, w.block.names.take())
 }
 
-// Close ends the recording; of end, NotWritten and Error are filled in.
+// Close ends the recording. It sets NotWritten and Error of end.
 func (w *Writer) Close(end *End) error {
 	w.flush()
 	w.finishTrim(true)
 	failed := w.err
 	if failed != nil {
 		end.NotWritten, end.Error = w.missing, failed.Error()
-		w.err = nil // the last frame is small: there may be room for it
+		w.err = nil // the last frame is small and may still fit
 	}
 	text, err := json.Marshal(end)
 	if err == nil {
@@ -251,7 +251,7 @@ func (w *Writer) Close(end *End) error {
 	return errors.Join(err, w.wrap(w.file.Sync()), w.wrap(w.file.Close()), w.encoder.Close())
 }
 
-// flush writes what there is.
+// flush writes everything pending.
 func (w *Writer) flush() {
 	if w.err != nil {
 		return
@@ -265,15 +265,14 @@ func (w *Writer) flush() {
 	w.write()
 }
 
-// frame adds a frame to what is written next. Without a payload there is none.
+// frame adds a frame to the next write. An empty payload adds none.
 func (w *Writer) frame(kind frameType, payload []byte) {
 	if payload != nil {
 		w.compress(kind, payload, nil)
 	}
 }
 
-// compress adds a frame of which the parts that begin at starts are compressed each for itself, because they have little in
-// common.
+// compress adds a frame whose parts, which begin at starts, are compressed separately because they have little in common.
 func (w *Writer) compress(kind frameType, payload []byte, starts []int) {
 	w.stored = w.stored[:0]
 	from := 0
@@ -291,7 +290,7 @@ func (w *Writer) compress(kind frameType, payload []byte, starts []int) {
 	}
 }
 
-// write puts the frames that were added into the file, all or none.
+// write writes the added frames to the file, all or none.
 func (w *Writer) write() {
 	if w.err != nil || len(w.buffer) == 0 {
 		w.buffer = w.buffer[:0]
@@ -327,7 +326,7 @@ func (w *Writer) wrap(err error) error {
 	return fmt.Errorf("write the recording: %w", err)
 }
 
-// tend does what has to be done from time to time.
+// tend does the periodic work.
 func (w *Writer) tend(now time.Time) {
 	w.finishTrim(false)
 	w.startTrim(now)
@@ -349,7 +348,7 @@ func (w *Writer) tend(now time.Time) {
 	}
 }
 
-// dropped is from which epoch on a file is to be kept; 0: all.
+// dropped returns the first epoch of a file to keep; 0: keep all.
 func (w *Writer) dropped(now time.Time) int {
 	first := 0
 	if o := &w.options; o.MaxSize > 0 && w.size > o.MaxSize-o.MaxSize/8 && len(w.epochs) > 1 {
