@@ -15,21 +15,23 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 )
 
-// autogradLibraries begin the names of the files that may hold autograd: PyTorch's, and all of it in one.
+// autogradLibraries are prefixes of the files that can contain autograd: PyTorch's CPU library, and builds with
+// everything in one file.
 var autogradLibraries = []string{"libtorch_cpu", "libtorch.so"}
 
-// errNoAutograd: the process has no library that could hold autograd.
+// errNoAutograd means that the process has no library that could contain autograd.
 var errNoAutograd = errors.New("it has no libtorch_cpu.so")
 
-// autograd is where a process keeps where autograd is, as far as that is known.
+// autograd is what is known of the location of autograd's state in a process.
 type autograd struct {
 	layout *inspect.Autograd
-	bias   uint64 // of the library that layout is of
-	err    error  // why it is not known
+	bias   uint64 // load bias of the library that layout describes
+	err    error  // why the location is not known
 }
 
-// findAutograd looks for it when it is not known, or not of the library that is mapped now. What the library's constructors fill in
-// can be missing while it is being loaded: the next time finds it. nil: not known.
+// findAutograd returns the location of autograd's state, and searches for it if it is not known or belongs to a library
+// that is no longer mapped. It returns nil when it is not known; while the library is being loaded, values set by its
+// constructors can be missing, so a later call can succeed.
 func (t *Target) findAutograd() *autograd {
 	a := &t.autograd
 	a.err = errNoAutograd
@@ -55,8 +57,8 @@ func holdsAutograd(file string) bool {
 	return slices.ContainsFunc(autogradLibraries, func(name string) bool { return strings.HasPrefix(path.Base(file), name) })
 }
 
-// wantAutograd is called at the first allocation of PyTorch: by then, the library is loaded. It says when the lines of forward are
-// not known.
+// wantAutograd is called at the first PyTorch allocation, when the library is loaded. It warns if the lines of forward
+// are not known.
 func (t *Target) wantAutograd() {
 	a := &t.autograd
 	if t.tracer.detached || a.err == nil || errors.Is(a.err, errNoAutograd) || !t.process.Alive() {

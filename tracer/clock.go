@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is the clock that events carry, nanoseconds.
+// bootTime returns the time on the clock of events, nanoseconds.
 func bootTime() uint64 { return readClock(unix.CLOCK_BOOTTIME) }
 
-// clocksTogether is how long reading the clocks may take, nanoseconds: we can be interrupted between them.
+// clocksTogether is the maximum time between reading the two clocks, nanoseconds; a longer one means that we were interrupted.
 const clocksTogether = uint64(100 * time.Microsecond)
 
-// suspendedTime is how long the machine was suspended since it was booted, nanoseconds: what CLOCK_BOOTTIME is ahead of
-// CLOCK_MONOTONIC, which the kernel side uses. What is below a millisecond is none.
+// suspendedTime returns how long the machine was suspended since boot, nanoseconds: CLOCK_BOOTTIME less
+// CLOCK_MONOTONIC, which the kernel side uses. Less than a millisecond counts as 0.
 func suspendedTime() uint64 {
 	for {
 		before, boot := readClock(unix.CLOCK_MONOTONIC), bootTime()

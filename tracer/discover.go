@@ -20,28 +20,28 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// Found is what an attach found and did, for people.
+// Found describes, for people, what an attach found and did.
 type Found struct {
-	Python     string // "3.11.7"; empty: PythonErr says why
+	Python     string // "3.11.7"; empty: see PythonErr
 	PythonErr  error
-	Beside     string   // interpreters of the process whose lines are not known, for people; empty: none
+	Beside     string   // other interpreters of the process, whose lines are not known, for people; empty: none
 	PyTorch    string   // "2.15.0"; empty: not found
-	CUDA       string   // that PyTorch was built for; empty: not known
-	Frameworks []string // that are loaded, with their versions: "TensorFlow 2.21.0"
+	CUDA       string   // CUDA version that PyTorch was built for; empty: not known
+	Frameworks []string // loaded frameworks with their versions: "TensorFlow 2.21.0"
 	Driver     string   // version in the driver library's name; empty: not known
 	Probes     []*kernel.Probe
 	Empty      []string // files of the hook table's libraries that define none of its functions
 	Libraries  int      // files with code
 	Rows       int      // unwind rows
 	Cached     int      // files whose rows came from the cache
-	Unreadable []error  // files through which stacks cannot be followed
+	Unreadable []error  // files through which stacks cannot be unwound
 	Multi      bool     // uprobe_multi
-	Autograd   error    // why allocations of the backward pass are not named by the lines of forward; nil: they are
+	Autograd   error    // why allocations of the backward pass are not joined to lines of forward; nil: they are
 	Took       time.Duration
-	Attached   uint64 // when the first probe was about to be placed, CLOCK_BOOTTIME nanoseconds
+	Attached   uint64 // just before the first probe was placed, CLOCK_BOOTTIME nanoseconds
 }
 
-// anyLibrary checks, before anything costly is done, that there is something to hook.
+// anyLibrary checks, before any expensive work, that there is something to hook.
 func anyLibrary(p *process.Process, maps []process.Mapping) error {
 	files := map[string]bool{}
 	for _, m := range maps {
@@ -57,7 +57,8 @@ func anyLibrary(p *process.Process, maps []process.Mapping) error {
 	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA, len(files))
 }
 
-// Check says why there is nothing to trace in a process: the error wraps ErrNoCUDA, or says that the process cannot be read.
+// Check returns why there is nothing to trace in a process, or nil. The error wraps ErrNoCUDA, or says that the process
+// cannot be read.
 func Check(p *process.Process) error {
 	maps, err := p.Maps()
 	if err != nil {
@@ -69,7 +70,7 @@ func Check(p *process.Process) error {
 // Traceable reports whether a process has mapped a library of the hook table.
 func Traceable(p *process.Process) bool { return Check(p) == nil }
 
-// Hookable reports whether a file is named as a library of the hook table.
+// Hookable reports whether the name of a file is that of a library of the hook table.
 func Hookable(file string) bool {
 	return slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(file) })
 }
@@ -102,7 +103,7 @@ func (t *Target) discover() ([]*kernel.Probe, error) {
 	}
 }
 
-// discoverMarks lists the probes of what can be the beginning of a step. Its library is large, and looked through once.
+// discoverMarks lists the probes of functions that can begin a step. Their library is large and is searched only once.
 func (t *Target) discoverMarks() []*kernel.Probe {
 	for i := range t.regions {
 		r := &t.regions[i]
@@ -113,7 +114,7 @@ func (t *Target) discoverMarks() []*kernel.Probe {
 	return t.marks
 }
 
-// wanted names the first functions of the libraries that files belong to.
+// wanted lists the first functions of the libraries of some files.
 func wanted(files []string) string {
 	const shown = 6
 	var names []string

@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userPlaces are those of the kernel's table that are for processes which user space adds (claim_place in bpf/process.h).
+// userPlaces is the number of places in the kernel's table for processes that user space adds (claim_place in bpf/process.h).
 const userPlaces = kernel.MaxTraced / 2
 
-// lookEvery is how often processes that have used nothing to trace are looked at: what they load is announced by their dynamic
-// linker, if it is one that is known.
+// lookEvery is the interval at which processes that have used nothing to trace are checked. Usually their dynamic
+// linker announces what they load, unless it is unknown.
 const lookEvery = time.Second
 
-// Add attaches to a process. With Options.Children its descendants are traced too: those that are there, and each new one from its first
-// instruction. Without Options.Job there is one. Errors: ErrNoCUDA, ErrNoSymbol, ErrNotLoaded, ErrUnsafeReturns, those of package process,
-// and what the kernel said; after one, nothing is attached to the process. nil without an error: it is traced already, as a descendant of
-// another, and Arrived returns it.
+// Add attaches to a process. With Options.Children it also traces its descendants: the existing ones, and each new one from its
+// first instruction. Without Options.Job only one process can be added. Add returns ErrNoCUDA, ErrNoSymbol, ErrNotLoaded,
+// ErrUnsafeReturns, errors of package process, or the kernel's error; after an error nothing is attached to the process. It
+// returns nil without an error if the process is already traced as a descendant of another; Arrived returns it then.
 func (tr *Tracer) Add(p *process.Process) (*Target, error) {
 	if t := tr.targets[uint32(p.PID)]; t != nil {
 		t.root = true
@@ -46,11 +46,11 @@ func (tr *Tracer) Add(p *process.Process) (*Target, error) {
 	return t, nil
 }
 
-// errOne: Options.Job was not set.
+// errOne means that a second process was added without Options.Job.
 var errOne = errors.New("another process is traced: this trace is of one")
 
-// Expect follows a process of a job that may have nothing to trace yet, and attaches to it and its descendants when they have.
-// It may be called before the process runs its program.
+// Expect follows a process of a job that may have nothing to trace yet, and attaches to it and its descendants once
+// they do. It may be called before the process runs its program.
 func (tr *Tracer) Expect(p *process.Process) error {
 	t, err := tr.expect(p)
 	if err != nil {
@@ -62,29 +62,29 @@ func (tr *Tracer) Expect(p *process.Process) error {
 	return nil
 }
 
-// Await keeps the trace from ending before a process was added or expected.
+// Await prevents the trace from ending before a process was added or expected.
 func (tr *Tracer) Await() { tr.awaits = true }
 
 // Knows reports whether a process is traced or followed.
 func (tr *Tracer) Knows(pid int) bool { return tr.knows(uint32(pid)) }
 
-// Arrived returns, once each, the processes that were found to use what is traced after they were added, or that are new.
+// Arrived returns, each one once, the processes that are new, or turned out to use what is traced.
 func (tr *Tracer) Arrived() []*Target {
 	a := tr.arrived
 	tr.arrived = nil
 	return a
 }
 
-// Waiting is how many processes are followed that have used nothing to trace so far.
+// Waiting returns the number of followed processes that have used nothing to trace so far.
 func (tr *Tracer) Waiting() int { return len(tr.targets) - len(tr.hooked) }
 
-// MaxChildren is how many processes that start during the trace can be traced at a time.
+// MaxChildren is the number of processes started during the trace that can be traced at the same time.
 const MaxChildren = kernel.MaxTraced - userPlaces
 
-// ChildrenLost is how many new processes there was no place for: they were not traced.
+// ChildrenLost returns the number of new processes that were not traced because MaxChildren was reached.
 func (tr *Tracer) ChildrenLost() uint64 { return tr.kernel.ChildrenLost() }
 
-// Ended reports whether all processes that were added have ended.
+// Ended reports whether all added processes have ended.
 func (tr *Tracer) Ended() bool {
 	for _, t := range tr.targets {
 		if t.root {
@@ -94,7 +94,7 @@ func (tr *Tracer) Ended() bool {
 	return true
 }
 
-// attachTo hooks what a process has mapped, and has it traced.
+// attachTo hooks the libraries that a process has mapped, and traces the process.
 func (tr *Tracer) attachTo(p *process.Process) (*Target, error) {
 	t, err := tr.newTarget(p)
 	if err == nil {
@@ -108,7 +108,7 @@ func (tr *Tracer) attachTo(p *process.Process) (*Target, error) {
 	return t, nil
 }
 
-// expect has a process traced that has nothing to hook.
+// expect traces a process that has nothing to hook yet.
 func (tr *Tracer) expect(p *process.Process) (*Target, error) {
 	t, err := tr.newTarget(p)
 	if err == nil {
@@ -124,7 +124,7 @@ func (tr *Tracer) expect(p *process.Process) (*Target, error) {
 	return t, nil
 }
 
-// newTarget makes a target of a process that user space adds. After an error there is none.
+// newTarget creates the target of a process that user space adds. After an error there is none.
 func (tr *Tracer) newTarget(p *process.Process) (*Target, error) {
 	exit, err := watchExit(p)
 	if err != nil {
@@ -152,7 +152,7 @@ func (tr *Tracer) freePlace() (uint32, error) {
 	return index, nil
 }
 
-// drop ends the trace of a process that could not be attached to. nil: there is none.
+// drop ends the trace of a process that could not be attached to. t may be nil.
 func (tr *Tracer) drop(t *Target) {
 	if t == nil {
 		return
@@ -166,7 +166,7 @@ func (tr *Tracer) drop(t *Target) {
 	delete(tr.targets, t.place.PID)
 }
 
-// knows reports whether a process is traced already.
+// knows reports whether a process is already traced.
 func (tr *Tracer) knows(pid uint32) bool {
 	if tr.targets[pid] != nil {
 		return true
@@ -175,8 +175,8 @@ func (tr *Tracer) knows(pid uint32) bool {
 	return ok
 }
 
-// addDescendants follows those of a process that the kernel did not report. The process is followed already: what it forks from
-// now on is reported.
+// addDescendants follows the descendants of a process that the kernel did not report. The process itself must already
+// be followed, so that new forks are reported.
 func (tr *Tracer) addDescendants(p *process.Process) {
 	if !tr.options.Children {
 		return
@@ -211,7 +211,7 @@ func (tr *Tracer) begins(raw []byte) bool {
 	return ok && (t == nil || !t.arrived)
 }
 
-// targetOf finds the process that a record is from; nil: it is not known.
+// targetOf returns the process of a record; nil when it is not known.
 func (tr *Tracer) targetOf(pid uint32, isEvent bool) *Target {
 	t := tr.targets[pid]
 	if t == nil {
@@ -229,7 +229,7 @@ func (tr *Tracer) targetOf(pid uint32, isEvent bool) *Target {
 	return t
 }
 
-// find looks up a process whose beginning was not reported because the ring was full.
+// find adds a process whose beginning was not reported because the ring was full.
 func (tr *Tracer) find(pid uint32) *Target {
 	index, ok := tr.kernel.FindTraced(pid)
 	if !ok {
@@ -240,14 +240,15 @@ func (tr *Tracer) find(pid uint32) *Target {
 	return t
 }
 
-// errEndedEarly is what is known of Python until a process has been looked at.
+// errEndedEarly is the reason why Python is not known, until a process was inspected.
 var errEndedEarly = errors.New("it ended before it could be looked at")
 
-// surface hooks a followed process that has used something. A child begins with what is known of its parent, whose memory map it has.
+// surface hooks a followed process that has used something. A child inherits what is known of its parent, because it
+// has the same memory map.
 func (tr *Tracer) surface(t *Target) {
 	t.open()
 	t.prepare()
-	t.pages = 0 // they were not read with the mappings
+	t.pages = 0 // not read together with the mappings
 	if from := t.parent; from != nil {
 		t.regions, t.known, t.python, t.found, t.mine = from.regions, from.known, from.python, from.found, from.mine
 		t.records.Inherit(from.records)
@@ -264,13 +265,13 @@ func (tr *Tracer) surface(t *Target) {
 	}
 }
 
-// install counts a target among those that are hooked.
+// install adds a target to the hooked ones.
 func (tr *Tracer) install(t *Target) {
 	t.state = stateHooked
 	tr.hooked = append(tr.hooked, t)
 }
 
-// look hooks what a followed process has loaded that used nothing so far.
+// look hooks the libraries that a followed process has loaded since.
 func (tr *Tracer) look(t *Target) {
 	t.open()
 	t.pages = t.process.CodePages()
@@ -284,7 +285,7 @@ func (tr *Tracer) look(t *Target) {
 	}
 }
 
-// lookAtLinkers places the probe that reports further libraries in dynamic linkers that were not seen before.
+// lookAtLinkers places the probe that reports loaded libraries in dynamic linkers that were not seen before.
 func (tr *Tracer) lookAtLinkers(t *Target, maps []process.Mapping) {
 	for i := range maps {
 		if !maps[i].Exec || !isLinker(maps[i].Path) {
@@ -300,7 +301,7 @@ func (tr *Tracer) lookAtLinkers(t *Target, maps []process.Mapping) {
 	}
 }
 
-// refreshIfDue reads mappings from time to time, for what nothing announces.
+// refreshIfDue regularly reads the mappings, for changes that nothing announces.
 func (tr *Tracer) refreshIfDue() {
 	for _, t := range slices.Clone(tr.hooked) {
 		t.refreshIfDue()
@@ -320,11 +321,11 @@ func (tr *Tracer) refreshIfDue() {
 	}
 }
 
-// collectEvery is how often the kernel's table is read while records of processes do not fit the ring.
+// collectEvery is the interval at which the kernel's table is read while records of processes do not fit the ring.
 const collectEvery = 20 * time.Millisecond
 
-// collectIfLost finds processes whose exit or exec record was lost because it did not fit the ring. Their earlier records may still be in the
-// ring.
+// collectIfLost finds processes whose exit or exec record was lost because the ring was full. Their earlier records may
+// still be in the ring.
 func (tr *Tracer) collectIfLost() {
 	lost := tr.kernel.ProcessNewsLost()
 	if lost == tr.newsLost || time.Since(tr.collected) < collectEvery {
@@ -349,10 +350,10 @@ func (tr *Tracer) collectIfLost() {
 // placed is a process at a place of the kernel's table.
 type placed struct {
 	index, pid uint32
-	execed     bool // it runs another program; else it has ended
+	execed     bool // it became another program; otherwise it ended
 }
 
-// sweep ends those that collectIfLost has found, now that all that they have sent was read.
+// sweep ends the targets that collectIfLost found, once all their records were read.
 func (tr *Tracer) sweep() {
 	for _, d := range tr.dead {
 		switch t := tr.targets[d.pid]; {
@@ -367,7 +368,7 @@ func (tr *Tracer) sweep() {
 	tr.dead = tr.dead[:0]
 }
 
-// changed follows what a record says of a process.
+// changed handles a record about a process.
 func (tr *Tracer) changed(r *bpf.TraceRecordProcess) {
 	t := tr.targets[r.Pid]
 	here := t != nil && t.place.Index == r.Index
@@ -388,9 +389,9 @@ func (tr *Tracer) changed(r *bpf.TraceRecordProcess) {
 	}
 }
 
-// forked notes a new process. One of the same number has ended.
+// forked adds a new process. An earlier process with the same PID must have ended.
 func (tr *Tracer) forked(old *Target, r *bpf.TraceRecordProcess) {
-	if old != nil && old.added && old.process.Alive() { // we came to it from /proc in the same moment
+	if old != nil && old.added && old.process.Alive() { // we found it in /proc at the same time
 		tr.kernel.Forget(r.Pid)
 		old.earlier = old.lostNow()
 		tr.kernel.Free(old.place.Index)
@@ -414,7 +415,7 @@ func (tr *Tracer) forked(old *Target, r *bpf.TraceRecordProcess) {
 	tr.targets[t.place.PID] = t
 }
 
-// execed ends the trace of a program. The one that the process has become is another target, if it is to be traced.
+// execed ends the trace of a program that was replaced. If the new program is to be traced, it is another target.
 func (tr *Tracer) execed(t *Target) {
 	tr.retire(t, Execed)
 	before := tr.kernel.TracedAt(t.place.Index)
@@ -447,7 +448,7 @@ func (tr *Tracer) ended(t *Target) {
 
 // retire ends the trace of a program.
 func (tr *Tracer) retire(t *Target, why End) {
-	t.countLost() // for the last time: its place is given back
+	t.countLost() // for the last time: its place is released
 	if t.end == Running {
 		t.end = why
 	}
@@ -460,7 +461,7 @@ func (tr *Tracer) retire(t *Target, why End) {
 	}
 }
 
-// release frees what a process that has ended had of the kernel's tables.
+// release frees the entries of an ended process in the kernel's tables.
 func (tr *Tracer) release(t *Target) {
 	tr.kernel.Leave(t.place.Info)
 	tr.kernel.Free(t.place.Index)
@@ -470,7 +471,7 @@ func (tr *Tracer) release(t *Target) {
 	t.close()
 }
 
-// haveEnded are the processes that have ended, as far as no record reports it. over: with them the trace ends.
+// haveEnded returns the processes that have ended without a record. over: the trace ends with them.
 func (tr *Tracer) haveEnded() (ended []*Target, over bool) {
 	root := false
 	for _, t := range tr.targets {

@@ -12,7 +12,8 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/kernel"
 )
 
-// outcomes names what bpf/records.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.
+// quietOutcomes and droppedOutcomes name the numbers of bpf/records.h. Every outcome but OUT_EMITTED is in one of them;
+// a test checks that.
 var quietOutcomes = map[bpf.TraceOutcome]string{
 	bpf.TraceOutcomeOUT_ENTERED:     "call entered",
 	bpf.TraceOutcomeOUT_RETURNED:    "free returned",
@@ -71,8 +72,8 @@ func hitsOf(name string, r *bpf.TraceHookStats, received uint64) figures.Hits {
 	return h
 }
 
-// Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
-// reads.
+// Lost returns the number of lost events so far, over all probes. It is used at every read, and must be called from the
+// reading goroutine.
 func (tr *Tracer) Lost() uint64 {
 	if c, err := tr.kernel.Counters(); err == nil {
 		tr.lost = c.EventsLost
@@ -80,10 +81,11 @@ func (tr *Tracer) Lost() uint64 {
 	return tr.lost
 }
 
-// Lost is the number of events of this process lost so far, of those that Tracer.Lost counts. Also when it has ended.
+// Lost returns this process's share of Tracer.Lost. It is valid after the process has ended.
 func (t *Target) Lost() uint64 { return t.countLost().events }
 
-// StackRecordsLost counts stacks of this process that did not fit the ring; their events say so. Also when it has ended.
+// StackRecordsLost returns the number of this process's stacks that did not fit the ring; their events have StatusLost.
+// It is valid after the process has ended.
 func (t *Target) StackRecordsLost() uint64 { return t.countLost().stacks }
 
 func (t *Target) countLost() losses {
@@ -94,13 +96,13 @@ func (t *Target) countLost() losses {
 	return t.lost
 }
 
-// StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
+// StacksOverLimit returns the number of events whose stack was not kept, because there were already Options.MaxStacks stacks.
 func (t *Target) StacksOverLimit() uint64 { return t.records.StacksOverLimit() }
 
-// Walks reads the counters.
+// Walks reads the counters of stack walks.
 func (tr *Tracer) Walks() (w kernel.Walks, err error) { return tr.probes.Walks(tr.kernel) }
 
-// warnLimits says which limits of the kernel side were reached.
+// warnLimits warns about limits of the kernel side that were reached.
 func (tr *Tracer) warnLimits() {
 	reached, err := tr.probes.Limits(tr.kernel)
 	if err != nil {
@@ -109,14 +111,14 @@ func (tr *Tracer) warnLimits() {
 	tr.warnings = append(tr.warnings, reached...)
 }
 
-// RawStacks counts how the stacks fared that the kernel could not unwind.
+// RawStacks counts the stacks that the kernel could not unwind, by outcome.
 func (tr *Tracer) RawStacks() figures.RawStacks {
 	c := tr.decoder.RawStacks()
 	c.Sent, c.OverRate, c.NoRoom = tr.kernel.RawStacks()
 	return c
 }
 
-// RawStacks is Tracer.RawStacks. Of a job, it is what was read of this process.
+// RawStacks is Tracer.RawStacks; in a job, it counts only what was read of this process.
 func (t *Target) RawStacks() figures.RawStacks {
 	if !t.tracer.options.Job {
 		return t.tracer.RawStacks()

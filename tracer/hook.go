@@ -14,8 +14,8 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// HookFile hooks a library before any process of the job has mapped it, so that the first call is seen. Of a dynamic linker, it has
-// it tell of the libraries that are loaded. A file that is neither is left alone.
+// HookFile hooks a library before any process of the job has mapped it, so that the first call is traced. In a dynamic
+// linker it hooks the function that reports loaded libraries. It ignores other files.
 func (tr *Tracer) HookFile(path string) error {
 	if err := tr.Ready(); err != nil {
 		return err
@@ -38,8 +38,8 @@ func (tr *Tracer) HookFile(path string) error {
 	return tr.hook(kernel.FindProbes(&r, open), nil)
 }
 
-// hook places probes, each in its file, in the memory of one process; nil: in that of each that maps it. Those that are there already are
-// left as they are.
+// hook places probes, each in its file, in the memory of one process or, with nil, of every process that maps the file.
+// Existing probes stay unchanged.
 func (tr *Tracer) hook(probes []*kernel.Probe, in *process.Process) error {
 	fresh, err := tr.probes.Add(tr.safeProbes(probes, in))
 	if err != nil {
@@ -59,8 +59,9 @@ func (tr *Tracer) hook(probes []*kernel.Probe, in *process.Process) error {
 	return tr.kernel.SetHooks(&tr.probes.Table)
 }
 
-// scope is the process in whose memory probes are placed; nil: in that of each that maps the file. The kernel finds the memory by the main
-// thread, so a process whose main thread has ended is found by the kernel side instead, as those of a job are.
+// scope returns the process in whose memory probes are placed, or nil for every process that maps the file. The kernel
+// finds a process's memory through its main thread, so for a process whose main thread has ended scope returns nil and
+// the kernel side filters by process, as in a job.
 func (tr *Tracer) scope(p *process.Process) *process.Process {
 	if tr.options.Job || p.Leaderless() {
 		return nil
@@ -68,7 +69,7 @@ func (tr *Tracer) scope(p *process.Process) *process.Process {
 	return p
 }
 
-// pidOf is a scope as the kernel takes it.
+// pidOf returns a scope as the kernel's PID argument.
 func pidOf(p *process.Process) int {
 	if p == nil {
 		return 0

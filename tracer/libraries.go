@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// Prepare makes the unwind tables of what a process has mapped and keeps them in dir (Options.CacheDir), where Add finds them: a
-// program that was never seen takes seconds, in which nobody reads the ring. It may run beside anything. What goes wrong is Add's
-// to report.
+// Prepare creates the unwind tables of the libraries that a process has mapped and stores them in dir
+// (Options.CacheDir), where Add finds them. For an unknown program this takes seconds, during which Add would not read
+// the ring. Prepare may run concurrently with everything else. It ignores errors, which Add reports.
 func Prepare(p *process.Process, dir string) { mapped.Prepare(p, dir) }

@@ -21,8 +21,8 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// refreshIfDue reads the target's mappings from time to time, for what nothing announces: memory that another process which
-// shares it has mapped.
+// refreshIfDue regularly reads the target's mappings, for changes that nothing announces: mappings made by another
+// process that shares the memory.
 func (t *Target) refreshIfDue() {
 	if t.tracer.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
 		return
@@ -31,11 +31,11 @@ func (t *Target) refreshIfDue() {
 	t.refresh()
 }
 
-// refreshTries is how often the mappings are read again when the code changes meanwhile.
+// refreshTries is how often the mappings are read again if the code changes in the meantime.
 const refreshTries = 4
 
-// refresh follows the target's mappings: libraries that it loads get unwind rows and probes. When there is no room in the kernel
-// for another list, it gets to know them later.
+// refresh updates the target's mappings: newly loaded libraries get unwind rows and probes. If the kernel has no room
+// for another list of mappings, it receives the list later.
 func (t *Target) refresh() {
 	t.lastRefresh, t.unknownCode = time.Now(), false
 	for try := 1; t.readMappings(); try++ {
@@ -64,7 +64,7 @@ func (t *Target) refresh() {
 	}
 }
 
-// followMappings takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
+// followMappings stores new mappings. Old ones remain known for symbol names, unless new ones cover them.
 func (t *Target) followMappings(maps []process.Mapping) {
 	t.regions = t.code.Regions(maps)
 	for i := range t.regions {
@@ -91,7 +91,7 @@ func (t *Target) followMappings(maps []process.Mapping) {
 	t.known = known
 }
 
-// knownAt finds the mapping of a pc in a stack that was read just now. The mappings can be newer than it.
+// knownAt returns the mapping of a pc in a stack that was just read. The mappings can be newer than the stack.
 func (t *Target) knownAt(pc uint64) *mapped.Region {
 	r := mapped.Find(t.known, pc)
 	if r == nil || r.Since > t.reached {
@@ -100,8 +100,8 @@ func (t *Target) knownAt(pc uint64) *mapped.Region {
 	return r
 }
 
-// watchLinkers places a probe where a dynamic linker reports that libraries came or went, in those of a process that were not seen
-// before. Without one, the first stack that is captured afterwards shows it. A static program has no linker.
+// watchLinkers places a probe in a process's new dynamic linkers, where they report loaded and unloaded libraries.
+// Without the probe, the next captured stack shows the change. A static program has no linker.
 func (tr *Tracer) watchLinkers(p *process.Process, regions []mapped.Region) error {
 	for i := range regions {
 		r := &regions[i]
@@ -114,7 +114,7 @@ func (tr *Tracer) watchLinkers(p *process.Process, regions []mapped.Region) erro
 	return nil
 }
 
-// watchLinkerIn does so in one file: in the memory of one process, nil: in that of each that maps it.
+// watchLinkerIn does so in one file, in the memory of one process or, with nil, of every process that maps the file.
 func (tr *Tracer) watchLinkerIn(r *mapped.Region, open kernel.Opener, in *process.Process) error {
 	sym, ok := r.File.Symbols.Find(kernel.LinkerBreak)
 	if !ok {
@@ -133,14 +133,15 @@ func (tr *Tracer) watchLinkerIn(r *mapped.Region, open kernel.Opener, in *proces
 	return nil
 }
 
-// isLinker reports whether a file is named as the dynamic linkers of glibc and musl are.
+// isLinker reports whether the name of a file is that of a dynamic linker of glibc or musl.
 func isLinker(file string) bool {
 	base := path.Base(file)
 	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
 }
 
-// refreshFor reads the mappings for an address that is in none that is known, unless that found nothing a moment ago. It
-// reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
+// refreshFor reads the mappings for an address in no known mapping, unless it just did so without a result. It reports
+// whether the address is in a mapping now. The kernel receives the list when a refresh is due, because it can handle
+// only a limited number of updates.
 func (t *Target) refreshFor(pc uint64) bool {
 	if t.tracer.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
 		return false
@@ -156,12 +157,12 @@ func (t *Target) refreshFor(pc uint64) bool {
 	return true
 }
 
-// readMappings brings the regions up to date. It reports whether the target could be read.
+// readMappings updates the regions. It reports whether the target could be read.
 func (t *Target) readMappings() bool {
 	changes, pages := t.tracer.kernel.CodeChanges(&t.place), t.process.CodePages()
 	maps, err := t.process.Maps()
 	if err != nil || len(maps) == 0 {
-		return false // it is just ending; exitWatch reports it
+		return false // the target is exiting; exitWatch reports it
 	}
 	if changes == t.changes && mapped.Same(t.regions, maps) {
 		return true
@@ -174,19 +175,19 @@ func (t *Target) readMappings() bool {
 	return true
 }
 
-// releaseIfQuiet releases the memory that unwind tables and names took to make, once no name was looked up for a while:
-// most stacks are seen in the first seconds.
+// releaseIfQuiet frees the memory used for creating unwind tables and names, once no name was looked up for a while:
+// most stacks appear in the first seconds.
 func (t *Target) releaseIfQuiet() {
 	if !t.records.Quiet(quietFor) {
 		return
 	}
 	t.code.Release()
-	go debug.FreeOSMemory() // events must not wait for it
+	go debug.FreeOSMemory() // events must not wait
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.
 func (t *Target) hookLate() {
-	probes, _ := t.discover() // what was there before is still there
+	probes, _ := t.discover() // existing probes are found again
 	before := len(t.tracer.probes.All)
 	if err := t.attach(probes); err != nil {
 		t.tracer.warn(err)
@@ -198,7 +199,7 @@ func (t *Target) hookLate() {
 	t.found = t.describe(t.found.Took)
 }
 
-// loadedNotices describes new probes, a line a file.
+// loadedNotices describes new probes, one line per file.
 func loadedNotices(probes []*kernel.Probe) []string {
 	var out []string
 	for _, file := range kernel.ByFile(probes) {
@@ -211,8 +212,8 @@ func loadedNotices(probes []*kernel.Probe) []string {
 	return out
 }
 
-// refreshInterval is how long the mappings may go unread: little while libraries are being loaded, or when a stack met
-// unknown code.
+// refreshInterval returns the time between two readings of the mappings. It is short while libraries are being loaded,
+// or after a stack with unknown code.
 func (t *Target) refreshInterval() time.Duration {
 	switch {
 	case t.unknownCode || time.Since(t.lastChange) < loadingFor:
@@ -222,7 +223,7 @@ func (t *Target) refreshInterval() time.Duration {
 	}
 }
 
-// retryPython finds an interpreter that was there before but just starting. Another one can only come with new code.
+// retryPython searches again for an interpreter that was still starting. Any other one can only come with new code.
 func (t *Target) retryPython() {
 	if t.python != nil || !errors.Is(t.found.PythonErr, cpython.ErrNotReady) {
 		return
@@ -236,8 +237,8 @@ func (t *Target) retryPython() {
 	t.found = t.describe(t.found.Took)
 }
 
-// crowdedOut notes that there is no room for the process's mappings: it uses those of its parent, or by none, until another
-// process has ended.
+// crowdedOut records that the kernel has no room for the process's mappings: until another process ends, it uses its
+// parent's, or none.
 func (t *Target) crowdedOut(err error) {
 	if !t.tracer.crowded {
 		t.tracer.crowded = true

@@ -14,11 +14,11 @@ import (
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 
-// ErrUnsafeReturns: what could be traced takes return probes, which would end the process.
+// ErrUnsafeReturns means that the functions to trace need return probes, which would end the process.
 var ErrUnsafeReturns = errors.New("return probes would end the process: this kernel puts their system call before the process's seccomp filter")
 
-// guard says what is known of return probes in a process; nil: in each that has a file mapped or will have: some of those may have a
-// filter.
+// guard returns what is known about return probes in a process; nil means every process that has a file mapped or will
+// have, some of which may have a seccomp filter.
 func (tr *Tracer) guard(in *process.Process) returnprobe.Guard {
 	filtered := true
 	if in != nil {
@@ -28,8 +28,8 @@ func (tr *Tracer) guard(in *process.Process) returnprobe.Guard {
 	return returnprobe.Ask(filtered, tr.options.ReturnTrial)
 }
 
-// safeProbes are those that may be placed: a call without its return is none, and a free of what was not seen to be allocated is of
-// no use.
+// safeProbes returns the probes that may be placed. Without its return probe, a call cannot be traced; and frees are
+// useless if allocations were not seen.
 func (tr *Tracer) safeProbes(probes []*kernel.Probe, in *process.Process) []*kernel.Probe {
 	if !slices.ContainsFunc(probes, (*kernel.Probe).Returns) {
 		return probes
@@ -41,7 +41,7 @@ func (tr *Tracer) safeProbes(probes []*kernel.Probe, in *process.Process) []*ker
 	return probes
 }
 
-// warnUnsafe says once what is missing.
+// warnUnsafe warns once about the functions that are not traced.
 func (tr *Tracer) warnUnsafe(g returnprobe.Guard) {
 	if tr.saidUnsafe {
 		return

@@ -12,13 +12,13 @@ import (
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
 
-// kept are the capabilities that a trace uses until its end: to make tables for libraries that are loaded later, and to read the
-// target's memory and files.
+// kept are the capabilities that a trace needs until its end: to create tables for libraries that are loaded later, and
+// to read the target's memory and files.
 const kept = 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_DAC_READ_SEARCH
 
-// DropRights drops, in all threads of the program, the capabilities that tracing does not need from here on, but for those
-// in also (bits of linux/capability.h), and the way to get others by running a program. Another trace afterwards takes CAP_PERFMON,
-// which must then be in also. It waits for all threads: one that hangs in a driver keeps it waiting.
+// DropRights drops, in all threads of the program, the capabilities that tracing no longer needs, except those in also
+// (bits of linux/capability.h), and prevents gaining others by running a program. A later trace needs CAP_PERFMON,
+// which must then be in also. DropRights waits for all threads, including one that hangs in a driver.
 func (tr *Tracer) DropRights(also uint64) error {
 	keep := kept | also
 	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}

@@ -14,28 +14,28 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// File is a file of a library of the hook table that a process has mapped.
+// File is a mapped file of a library of the hook table.
 type File struct {
 	Library   *hook.Library
-	Path      string // as the process sees it
+	Path      string // path as the process sees it
 	Deleted   bool
-	BuildID   string   // hex; empty: it has none
-	Functions []string // that would be traced
+	BuildID   string   // hex; empty: none
+	Functions []string // functions that would be traced
 	Absent    []string // functions of the table that the file does not define
-	Symbols   int      // functions that its symbol tables name, when none of the table's is among them
-	Err       error    // the file cannot be read
+	Symbols   int      // number of functions in its symbol tables, if none of the table's is among them
+	Err       error    // why the file cannot be read
 }
 
-// Survey is what an attach would find.
+// Survey describes what an attach would find.
 type Survey struct {
 	Files    []File
-	Programs int    // files with code
-	Static   string // the program, when it has the CUDA runtime linked into itself; empty: not known to
+	Programs int    // number of files with code
+	Static   string // the program, if the CUDA runtime is linked into it; empty: not known
 	PyTorch  string // "2.15.0"; empty: not found
-	CUDA     string // that PyTorch was built for; empty: not known
+	CUDA     string // CUDA version that PyTorch was built for; empty: not known
 }
 
-// NewSurvey looks at the mappings of a process as an attach does, and attaches nothing.
+// NewSurvey inspects the mappings of a process as an attach does, without attaching.
 func NewSurvey(p *process.Process) (*Survey, error) {
 	maps, err := p.Maps()
 	if err != nil {
@@ -83,7 +83,7 @@ func surveyFile(l *hook.Library, r *mapped.Region) File {
 		return f
 	}
 	f.BuildID = r.File.Symbols.BuildID()
-	for _, p := range kernel.FindProbes(r, nil) { // which are not placed
+	for _, p := range kernel.FindProbes(r, nil) { // not placed
 		if !slices.Contains(f.Functions, p.Label()) {
 			f.Functions = append(f.Functions, p.Label())
 		}
@@ -99,5 +99,5 @@ func surveyFile(l *hook.Library, r *mapped.Region) File {
 	return f
 }
 
-// Base is the last element of the file's path.
+// Base returns the last element of the file's path.
 func (f *File) Base() string { return path.Base(f.Path) }

@@ -2,10 +2,11 @@
 
 //go:build linux && amd64
 
-// Package tracer is the live source on Linux: it finds what to probe in running processes, prepares the unwinder, attaches, and turns what
-// the kernel sends into events. Nothing runs in a target; when the tracer ends, the kernel removes the probes.
+// Package tracer is the live source of events on Linux: it finds the functions to probe in running processes, prepares
+// the unwinder, attaches, and turns the kernel's records into events. Nothing of it runs in a target; when the tracer
+// ends, the kernel removes the probes.
 //
-// A Tracer has the kernel side: programs, maps and the ring. A Target is one program of a process that is traced.
+// A Tracer owns the kernel side: programs, maps and the ring. A Target is one traced program of a process.
 package tracer
 
 import (
@@ -35,121 +36,122 @@ import (
 
 // Errors on which callers branch.
 var (
-	// ErrNoCUDA: none of the libraries of the hook table is mapped.
+	// ErrNoCUDA means that no library of the hook table is mapped.
 	ErrNoCUDA = errors.New("uses no CUDA")
-	// ErrNoSymbol: a library is there, but none of its functions that could be traced.
+	// ErrNoSymbol means that a library is mapped, but defines no function that could be traced.
 	ErrNoSymbol = errors.New("no function to trace")
-	// ErrNoPython: no interpreter is mapped.
+	// ErrNoPython means that no interpreter is mapped.
 	ErrNoPython = cpython.ErrNoPython
 )
 
-// ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
-// they use and refuse them all the same, and one that lacks something may have been given it by its distribution.
+// ErrNotLoaded means that the kernel rejects the programs, or that we may not load them. Only loading can tell: a kernel can
+// have all needed features and still reject the programs, and a distribution can add a missing feature to an old kernel.
 var ErrNotLoaded = errors.New("the kernel side could not be loaded")
 
-// loadError marks an error as ErrNotLoaded; its text is that of the cause.
+// loadError marks an error as ErrNotLoaded; its text is the cause's.
 type loadError struct{ error }
 
 func (e *loadError) Is(target error) bool { return target == ErrNotLoaded }
 
 func (e *loadError) Unwrap() error { return e.error }
 
-// errMalformed is a record that does not have the form which records.h gives it. What it said is lost.
+// errMalformed means that a record does not have the layout of records.h. Its content is lost.
 var errMalformed = errors.New("the kernel side sent a record that cannot be read: something is lost")
 
 // Options may be nil.
 type Options struct {
 	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
 	RingBytes int
-	// Rings is how many groups of CPUs have a ring each, at most 8; 0: one for each eight CPUs that are online, 1: all have one.
+	// Rings is the number of groups of CPUs, each with its own ring, at most 8; 0: one for each eight online CPUs, 1: one for all.
 	Rings int
 	// FreeStacks also captures the stack of every free, at the cost of an allocation's.
 	FreeStacks bool
-	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
+	// PerfUprobes attaches each probe by its own perf event, as kernels before 6.6 require, even if uprobe_multi exists.
 	PerfUprobes bool
-	// Memory is how the target's memory is read. Reading in place takes Linux 6.2.
+	// Memory selects how the target's memory is read. Reading in place requires Linux 6.2.
 	Memory directmap.Mode
-	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
-	// decode.DefaultStacks.
+	// MaxStacks limits the number of different stacks that are kept. Events with further ones get event.StackOverLimit.
+	// 0 means decode.DefaultStacks.
 	MaxStacks int
-	// CacheDir holds unwind tables between runs. Empty: none are kept.
+	// CacheDir stores unwind tables between runs. Empty: no cache.
 	CacheDir string
-	// Job allows more than one process: probes are placed in a file for all processes that map it, and the kernel side knows which are
-	// traced. Without it they are placed in the memory of the one process.
+	// Job allows several processes: probes are placed in a file for all processes that map it, and the kernel side
+	// knows which of them are traced. Without Job, probes are placed in the memory of the one process.
 	Job bool
-	// ReturnTrial is what became of a program with a seccomp filter and a return probe on this kernel, where that was found out before.
-	// Zero: it is tried when it matters.
+	// ReturnTrial is the known result of a trial on this kernel of a return probe in a program with a seccomp filter.
+	// Zero: the trial is run when it matters.
 	ReturnTrial returnprobe.Trial
-	// Steps has what can be the beginning of a step traced too: hook.Mark.
+	// Steps also traces functions that can begin a step: hook.Mark.
 	Steps bool
-	// Children has the descendants of what is added to a job traced too, those to come from their first instruction.
+	// Children also traces the descendants of the processes of a job, new ones from their first instruction.
 	Children bool
 }
 
-// DefaultRing is the size of the ring between kernel and tracer, bytes, unless Options say another.
+// DefaultRing is the default size of the ring between kernel and tracer, bytes.
 const DefaultRing = 32 << 20
 
 const (
-	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target, and
-	// so does each time that we wake ourselves. pollSoon holds for a ring below smallRing, and while a pollShare of a larger one
-	// is filled meanwhile.
+	// pollEvery is how long events may wait in the ring. The kernel does not wake us for events, because that would
+	// slow the target down; waking up ourselves also has a cost. pollSoon is used for a ring smaller than smallRing,
+	// and while 1/pollShare of a larger one fills in that time.
 	pollEvery = 40 * time.Millisecond
 	pollSoon  = 10 * time.Millisecond
 	smallRing = 8 << 20
 	pollShare = 8
-	// refreshEvery is how often the mappings are looked at, refreshSoon how often when libraries are being loaded: for as
-	// long as loadingFor after the last one came.
+	// refreshEvery is the interval at which the mappings are read; refreshSoon is used while libraries are being
+	// loaded, until loadingFor after the last one.
 	refreshEvery = time.Second
 	refreshSoon  = 20 * time.Millisecond
 	loadingFor   = 2 * time.Second
-	// quietFor is how long no new name may have been looked up before the memory that this takes is given back.
+	// quietFor is the time without a new name after which the memory for looking up names is freed.
 	quietFor = 2 * time.Second
 )
 
-// Tracer traces one process or those of a whole job: one set of programs, one ring, one table of unwind rows for all. It is an
-// event.Source but for Stack, which each Target has for its process. Its methods must be called from one goroutine; Stop from any.
+// Tracer traces one process or all processes of a job with one set of programs, one ring, and one table of unwind rows.
+// It is an event.Source except for Stack, which each Target provides for its process. Its methods must be called from
+// one goroutine, except Stop.
 type Tracer struct {
 	options Options
 	kernel  *kernel.Side
-	loaded  chan error    // of the kernel side, which is loaded beside what else is to do; nil: it was received
+	loaded  chan error    // result of loading the kernel side in the background; nil: it was received
 	unready error         // why the kernel side was not loaded
 	memory  directmap.Use // as loaded
-	refused []error       // forms of the kernel side that the kernel did not take
+	refused []error       // variants of the kernel side that the kernel rejected
 	probes  kernel.Probes
-	linkers map[process.FileID]bool // in which a probe reports that libraries came or went
+	linkers map[process.FileID]bool // linkers with a probe that reports loaded and unloaded libraries
 	rows    *kernel.Rows
-	// rowsKnown is closed when the rows of the first process are known, and what loads the programs may make them known.
+	// rowsKnown is closed when the rows of the first process are known, and the goroutine that loads the programs may use them.
 	rowsKnown chan struct{}
 	files     map[process.FileID]*mapped.File // of all processes
 	decoder   *decode.Decoder
 
-	targets   map[uint32]*Target // that have not ended or been replaced, by PID
-	hooked    []*Target          // of them, those that are hooked, in the order in which they were
-	arrived   []*Target          // that Arrived has not returned
-	awaits    bool               // a process is still to come
-	instances map[uint32]uint64  // how many programs a PID has been
-	places    []uint32           // of the kernel's table, free for processes that user space adds
-	looked    time.Time          // when those that are not hooked were last looked at
-	newsLost  uint64             // records of processes
-	collected time.Time          // when they were last made up for
+	targets   map[uint32]*Target // targets that have not ended or been replaced, by PID
+	hooked    []*Target          // the hooked ones, in the order in which they were hooked
+	arrived   []*Target          // targets that Arrived has not returned
+	awaits    bool               // a process is still expected
+	instances map[uint32]uint64  // number of programs that a PID has run
+	places    []uint32           // free places in the kernel's table for processes that user space adds
+	looked    time.Time          // when targets that are not hooked were last checked
+	newsLost  uint64             // number of lost records of processes
+	collected time.Time          // when lost records were last replaced
 	dead      []placed
 
 	stop       atomic.Bool
 	detached   bool
 	record     ringbuf.Record
-	taken      int  // bytes of records since the ring was empty
-	held       bool // the record is still to be decoded
-	empty      bool // the last Read came to the end of the ring
+	taken      int  // bytes of records since the ring was last empty
+	held       bool // the current record was not decoded yet
+	empty      bool // the last Read reached the end of the ring
 	warnings   []error
 	notices    []string
-	malformed  uint64 // records
-	crowded    bool   // there was no unwind info for a process: it was said
-	saidUnsafe bool   // that return probes are not placed
-	lost       uint64 // events, when the counters were last read
+	malformed  uint64 // number of malformed records
+	crowded    bool   // the warning about missing unwind information was shown
+	saidUnsafe bool   // the warning about unplaced return probes was shown
+	lost       uint64 // lost events at the last reading of the counters
 }
 
-// Open begins a trace. o may be nil. The kernel side is loaded meanwhile: Ready waits for it, and so does what needs it. Until the first
-// process is added there is nothing to read.
+// Open begins a trace. o may be nil. The kernel side is loaded in the background: Ready, and every method that needs
+// it, waits for it. Until the first process is added there is nothing to read.
 func Open(o *Options) *Tracer {
 	if o == nil {
 		o = &Options{}
@@ -165,12 +167,12 @@ func Open(o *Options) *Tracer {
 	for i := uint32(userPlaces); i > 0; i-- {
 		tr.places = append(tr.places, i-1)
 	}
-	_ = feature.LockedMemory()             // where it is needed, loading fails without it
+	_ = feature.LockedMemory()             // if it is needed and fails, loading fails too
 	go func() { tr.loaded <- tr.load() }() // the verifier takes as long as the tables of a process
 	return tr
 }
 
-// load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
+// load loads the kernel side, with links for many probes at once if the kernel has them (6.6).
 func (tr *Tracer) load() error {
 	feature.ReadVersion()
 	multi := make(chan bool, 1)
@@ -196,7 +198,7 @@ func (tr *Tracer) load() error {
 	return err
 }
 
-// Ready waits for the kernel side, and says what is not as it could be. The error is ErrNotLoaded.
+// Ready waits for the kernel side, and warns about missing features. The error is ErrNotLoaded.
 func (tr *Tracer) Ready() error {
 	if tr.loaded == nil {
 		return tr.unready
@@ -217,13 +219,13 @@ func (tr *Tracer) Ready() error {
 	return nil
 }
 
-// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of a size, bytes. Unwind rows come on top.
+// KernelMemory returns the kernel memory of the maps at the attach with a ring of the given size, bytes. Unwind rows are extra.
 func KernelMemory(ring int) (uint64, error) { return kernel.Memory(ring) }
 
-// Memory is how the kernel side reads the target's memory.
+// Memory returns how the kernel side reads the target's memory.
 func (tr *Tracer) Memory() directmap.Use { return tr.memory }
 
-// row is the function that a row of the kernel's table is about.
+// row returns the function of a row of the kernel's table.
 func (tr *Tracer) row(n int) *hook.Row {
 	if p := tr.probes.ByRow[n]; p != nil {
 		return p.Row
@@ -231,37 +233,38 @@ func (tr *Tracer) row(n int) *hook.Row {
 	return nil
 }
 
-// Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
+// Stackless returns the most frequent reason why recent allocations had no stack; any is false when all had one.
 func (tr *Tracer) Stackless() (why event.StackStatus, any bool) { return tr.decoder.Stackless() }
 
 func (tr *Tracer) warn(err error) { tr.warnings = append(tr.warnings, err) }
 
-// Warnings returns, once each, what went wrong without ending the trace.
+// Warnings returns, each one once, problems that did not end the trace.
 func (tr *Tracer) Warnings() []error {
 	w := tr.warnings
 	tr.warnings = nil
 	return w
 }
 
-// Notices returns, once each, what is good to know: libraries that were hooked when they were loaded, and what the kernel
-// side does without.
+// Notices returns, each one once, useful information: libraries that were hooked when they were loaded, and features
+// that the kernel side lacks.
 func (tr *Tracer) Notices() []string {
 	n := tr.notices
 	tr.notices = nil
 	return n
 }
 
-// Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.
+// Stop ends the trace: probes are removed, Read delivers the rest of the ring, then returns io.EOF.
 func (tr *Tracer) Stop() { tr.stop.Store(true) }
 
-// Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
+// Read implements event.Source. The first event of an unknown process begins a batch, so that Arrived can return the
+// process before.
 func (tr *Tracer) Read(buf []event.Event) ([]event.Event, error) {
 	if err := tr.Ready(); err != nil {
 		return buf, err
 	}
 	ended := tr.checkEnd()
 	if now := suspendedTime(); now > tr.decoder.Suspended+uint64(time.Millisecond) {
-		tr.decoder.Suspended = now // only then: between two readings of the clocks any time can pass
+		tr.decoder.Suspended = now // only in this case: between the two clock readings any time can pass
 	}
 	if !tr.detached {
 		tr.refreshIfDue()
@@ -293,7 +296,7 @@ func (tr *Tracer) Read(buf []event.Event) ([]event.Event, error) {
 	return buf, nil
 }
 
-// timeout is how long to wait for events.
+// timeout returns how long to wait for events.
 func (tr *Tracer) timeout() time.Duration {
 	if ring := tr.options.RingBytes; ring < smallRing || tr.taken >= ring/pollShare {
 		return pollSoon
@@ -301,10 +304,11 @@ func (tr *Tracer) timeout() time.Duration {
 	return pollEvery
 }
 
-// Emptied reports whether everything from before the last Read was read by it.
+// Emptied reports whether the last Read read everything from before it.
 func (tr *Tracer) Emptied() bool { return tr.empty }
 
-// ReadAll reads until the ring is empty: all events of what has happened before the call. Errors are those of Read, with what came before.
+// ReadAll reads until the ring is empty: all events from before the call. On an error of Read it also returns the
+// events before the error.
 func (tr *Tracer) ReadAll() ([]event.Event, error) {
 	var out []event.Event
 	buf := make([]event.Event, 0, 256)
@@ -320,7 +324,7 @@ func (tr *Tracer) ReadAll() ([]event.Event, error) {
 	}
 }
 
-// next makes the next record the present one.
+// next reads the next record.
 func (tr *Tracer) next() error {
 	if tr.held {
 		tr.held = false
@@ -331,7 +335,7 @@ func (tr *Tracer) next() error {
 	return err
 }
 
-// emptied notes that everything from before the present read was read: also when a record was lost that something waits for.
+// emptied handles that everything from before the current read was read, even if a record that something waits for was lost.
 func (tr *Tracer) emptied(ended []*Target) {
 	for _, t := range tr.hooked {
 		t.reached = max(t.reached, t.changes)
@@ -367,7 +371,7 @@ func (tr *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 	return buf
 }
 
-// codeChanged follows what the kernel has noticed.
+// codeChanged handles a change of code that the kernel has noticed.
 func (tr *Tracer) codeChanged(r *bpf.TraceRecordCodeChanged) {
 	t := tr.targets[r.Pid]
 	switch {
@@ -382,8 +386,8 @@ func (tr *Tracer) codeChanged(r *bpf.TraceRecordCodeChanged) {
 	}
 }
 
-// checkEnd notices the end of the trace and removes the probes. It returns the processes that have ended silently so far:
-// what they have sent is in the ring.
+// checkEnd detects the end of the trace and removes the probes. It returns the processes that have ended without a
+// record so far; their events are in the ring.
 func (tr *Tracer) checkEnd() []*Target {
 	if tr.detached {
 		return nil
@@ -406,7 +410,7 @@ func (tr *Tracer) checkEnd() []*Target {
 	return ended
 }
 
-// detach ends the trace of all functions at one moment, then takes the probes out.
+// detach stops all probes at one moment, then removes them.
 func (tr *Tracer) detach() error {
 	if len(tr.probes.Links) == 0 {
 		return nil
@@ -415,15 +419,15 @@ func (tr *Tracer) detach() error {
 	return errors.Join(tr.kernel.SetHooks(&tr.probes.Table), tr.probes.Detach())
 }
 
-// Close releases everything. The stacks stay resolvable: their files stay mapped, without their memory.
+// Close releases everything. Stacks remain resolvable, because their files stay mapped, without their memory.
 func (tr *Tracer) Close() error {
 	var err error
-	if tr.Ready() == nil { // else it was reported, or nobody has asked
+	if tr.Ready() == nil { // otherwise the error was reported, or nobody asked
 		err = tr.detach()
 		tr.kernel.Close()
 	}
 	tr.rows.Close()
-	for _, obj := range tr.files { // those of processes that have ended too
+	for _, obj := range tr.files { // including those of ended processes
 		if obj.Symbols != nil {
 			obj.Symbols.Release()
 		}

@@ -4,10 +4,10 @@ package hook
 
 import "github.com/gputrace/gputrace/event"
 
-// bfcReport is BFCAllocator::AddTraceMe(string_view name, const void* chunk, int64 requested, int64 size) of xla/tsl/framework/bfc_allocator.cc:
-// each allocation and each free calls it once, under the allocator's lock, whether a profiler is on or not. It is private and in no header;
-// it was read in the libraries of TensorFlow 2.21 and of JAX 0.4.38, 0.7.2, 0.10.2 and 0.12.0. A std::string_view is its length and its
-// characters (libstdc++), each in a register.
+// bfcReport is BFCAllocator::AddTraceMe(string_view name, const void* chunk, int64 requested, int64 size) of
+// xla/tsl/framework/bfc_allocator.cc. Each allocation and each free calls it once, under the allocator's lock, whether a profiler
+// is on or not. It is private and in no header; its signature was read from the libraries of TensorFlow 2.21 and of JAX 0.4.38,
+// 0.7.2, 0.10.2 and 0.12.0. A std::string_view is its length and the address of its characters (libstdc++), each in a register.
 const bfcReport = "_ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll"
 
 // The lengths of the two names: "MemoryAllocation" and "MemoryDeallocation".

@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Rows is the table.
+// Rows is the table of traced functions.
 var Rows = slices.Concat(torchRows, bfcRows, markRows, driverRows, runtimeRows, hipRows, levelZeroRows)
 
 // maker makes the rows of one library.
@@ -24,12 +24,12 @@ func (m maker) row(symbol string, kind event.Kind, layer event.Layer, object eve
 	}
 }
 
-// alloc allocates memory that is known by its address.
+// alloc returns the row of a function that allocates memory, identified by its address.
 func (m maker) alloc(symbol string, layer event.Layer, addr, size Operand) Row {
 	return m.object(symbol, layer, event.ObjectMemory, addr, size)
 }
 
-// object makes something that is known by a handle.
+// object returns the row of a function that creates an object, identified by a handle.
 func (m maker) object(symbol string, layer event.Layer, object event.Object, addr Operand, dims ...Operand) Row {
 	r := m.row(symbol, event.KindAlloc, layer, object)
 	r.Addr = addr
@@ -41,7 +41,7 @@ func (m maker) object(symbol string, layer event.Layer, object event.Object, add
 	return r
 }
 
-// free takes back what addr is.
+// free returns the row of a function that frees addr.
 func (m maker) free(symbol string, layer event.Layer, object event.Object, addr Operand) Row {
 	r := m.row(symbol, event.KindFree, layer, object)
 	r.Addr = addr
@@ -66,19 +66,19 @@ func (m maker) trim(symbol string, pool Operand, keep ...Operand) Row {
 	return r
 }
 
-// context makes a context, or takes a reference of one.
+// context returns the row of a function that creates a context, or adds a reference to one.
 func (m maker) context(symbol string, addr, ordinal Operand) Row {
 	return m.object(symbol, event.LayerHolder, event.ObjectContext, addr).on(ordinal)
 }
 
-// reset destroys a context, or all of a device's.
+// reset returns the row of a function that destroys a context, or all of a device's.
 func (m maker) reset(symbol string, addr, ordinal Operand) Row {
 	r := m.row(symbol, event.KindReset, event.LayerHolder, event.ObjectContext)
 	r.Addr, r.Ordinal = addr, ordinal
 	return r
 }
 
-// choose is a call by which a thread chooses where it allocates.
+// choose returns the row of a function by which a thread chooses where it allocates.
 func (m maker) choose(symbol string, p Program, context, ordinal Operand) Row {
 	r := m.row(symbol, 0, event.LayerHolder, event.ObjectContext)
 	r.Program, r.Addr, r.Ordinal = p, context, ordinal
@@ -125,7 +125,7 @@ func (r Row) current() Row {
 	return r
 }
 
-// array makes an array or mipmapped array.
+// array returns the row of a function that creates an array or mipmapped array.
 func (m maker) array(symbol string, dims ...Operand) Row {
 	return m.object(symbol, event.LayerDevice, event.ObjectArray, out(0), dims...)
 }
@@ -133,12 +133,12 @@ func (m maker) array(symbol string, dims ...Operand) Row {
 // dims joins operands.
 func dims(first []Operand, more ...Operand) []Operand { return append(first, more...) }
 
-// array3D is format and channels, flags and extents of the CUDA_ARRAY3D_DESCRIPTOR at an offset of what argument n points to.
+// array3D returns format and channels, flags and extents of the CUDA_ARRAY3D_DESCRIPTOR at an offset of argument n's target.
 func array3D(n uint8, at uint16) []Operand {
 	return []Operand{field(n, at+array3DFormat), field32(n, at+array3DFlags), field(n, at), field(n, at+8), field(n, at+16)}
 }
 
-// channelsOf is the bits of the channels of the cudaChannelFormatDesc at an offset of what argument n points to.
+// channelsOf returns the channel bits of the cudaChannelFormatDesc at an offset of argument n's target.
 func channelsOf(n uint8, at uint16) []Operand {
 	return []Operand{field(n, at), field(n, at+channelsZW)}
 }
@@ -149,7 +149,7 @@ const (
 	nodeMemFree  = 11
 )
 
-// Offsets in structures, bytes; the same in cuda.h and cuda_runtime_api.h of 11.8 to 13.x and, by other names, in
+// Offsets in structures, bytes; the same in cuda.h and cuda_runtime_api.h of 11.8 to 13.x and, under other names, in
 // hip_runtime_api.h.
 const (
 	propLocationType = 8   // CUmemAllocationProp
@@ -208,7 +208,7 @@ func driverMemory(m maker) []Row {
 		m.free("cuMemFreeHost", host, event.ObjectMemory, arg(0)),
 		m.free("cuMemHostUnregister", host, event.ObjectMemory, arg(0)),
 
-		// A node's address is fixed when it is added; memory is behind it from one launch on.
+		// A node's address is fixed when it is added; it has memory from its first launch on.
 		m.alloc("cuGraphAddMemAllocNode", event.LayerVirtual, outField(4, nodeAddr), field(4, nodeBytes)),
 		m.free("cuGraphAddMemFreeNode", event.LayerVirtual, event.ObjectMemory, arg(4)),
 		m.alloc("cuGraphAddNode", event.LayerVirtual, outField(4, nodeUnion+nodeAddr), field(4, nodeUnion+nodeBytes)).when(field32(4, 0), nodeMemAlloc),
@@ -221,7 +221,7 @@ func driverMemory(m maker) []Row {
 	}
 }
 
-// driverVMM: physical memory apart from addresses.
+// driverVMM returns the rows for physical memory, which is separate from addresses.
 func driverVMM(m maker) []Row {
 	none := Operand{}
 	return []Row{
@@ -236,13 +236,13 @@ func driverVMM(m maker) []Row {
 	}
 }
 
-// driverShared: memory of other owners.
+// driverShared returns the rows for memory of other owners.
 func driverShared(m maker) []Row {
 	shared, none := event.LayerShared, Operand{}
 	return []Row{
 		m.object("cuMemImportFromShareableHandle", shared, event.ObjectPhysical, out(0)),
 		m.alloc("cuMemPoolImportPointer", shared, out(0), none).from(arg(1)),
-		// The handle, 64 bytes by value, lies on the stack.
+		// The handle, 64 bytes by value, is on the stack.
 		m.alloc("cuIpcOpenMemHandle", shared, out(0), none),
 		m.alloc("cuIpcOpenMemHandle_v2", shared, out(0), none),
 		m.free("cuIpcCloseMemHandle", shared, event.ObjectMemory, arg(0)),
@@ -255,7 +255,7 @@ func driverShared(m maker) []Row {
 	}
 }
 
-// driverHolders: what holds memory and is none.
+// driverHolders returns the rows for objects that contain memory but are none.
 func driverHolders(m maker) []Row {
 	holder, none := event.LayerHolder, Operand{}
 	return []Row{
@@ -298,7 +298,7 @@ func runtimeMemory(m maker) []Row {
 		m.alloc("cudaMalloc", device, out(0), arg(1)),
 		m.alloc("cudaMallocManaged", device, out(0), arg(1)),
 		m.object("cudaMallocPitch", device, event.ObjectMemory, out(0), out(1), arg(3)).sized(pitched),
-		// The extent, by value, lies on the stack: its height and depth.
+		// The extent, by value, is on the stack: its height and depth.
 		m.object("cudaMalloc3D", device, event.ObjectMemory, out(0), outField(0, pitchedPitch), stack(1), stack(2)).sized(pitched),
 		m.alloc("cudaMallocAsync", device, out(0), arg(1)),
 		m.alloc("cudaMallocAsync_ptsz", device, out(0), arg(1)),

@@ -8,8 +8,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// hipRows: hip/hip_runtime_api.h of ROCm 5.2, 5.7 and 6.4. HIP copies CUDA's signatures and, but for one structure, their
-// layouts.
+// hipRows: hip/hip_runtime_api.h of ROCm 5.2, 5.7 and 6.4. HIP has CUDA's signatures and, except for one structure, their layouts.
 var hipRows = hip(maker{HIP, event.DeviceHIP})
 
 func hip(m maker) []Row {
@@ -62,7 +61,7 @@ func hipVMM(m maker) []Row {
 	return []Row{
 		m.alloc("hipMemAddressReserve", event.LayerVirtual, out(0), arg(1)),
 		m.free("hipMemAddressFree", event.LayerVirtual, event.ObjectMemory, arg(0)),
-		// hipMemAllocationProp of ROCm 5.2 has another order than later ones, so the location is not read.
+		// hipMemAllocationProp of ROCm 5.2 has another order of fields than later ones, so the location is not read.
 		m.object("hipMemCreate", event.LayerDevice, event.ObjectPhysical, out(0), arg(1)),
 		m.free("hipMemRelease", event.LayerDevice, event.ObjectPhysical, arg(0)),
 		m.retain("hipMemRetainAllocationHandle", out(0)),
@@ -96,7 +95,7 @@ func hipOthers(m maker) []Row {
 		m.free("hipGraphAddNode", event.LayerVirtual, event.ObjectMemory, field(4, nodeUnion)).when(field32(4, 0), nodeMemFree),
 		m.context("hipCtxCreate", out(0), arg32(2)).current(),
 		m.reset("hipCtxDestroy", arg(0), none),
-		m.context("hipDevicePrimaryCtxRetain", out(0), arg32(1)), // its release never ends the context
+		m.context("hipDevicePrimaryCtxRetain", out(0), arg32(1)), // its release never destroys the context
 		m.reset("hipDevicePrimaryCtxReset", none, arg32(0)),
 		m.reset("hipDeviceReset", none, none),
 		m.choose("hipCtxSetCurrent", SetContext, arg(0), none),
@@ -109,19 +108,19 @@ func hipOthers(m maker) []Row {
 // physicalDescSize is the offset of the size in ze_physical_mem_desc_t: stype, pNext, flags, size.
 const physicalDescSize = 24
 
-// levelZeroRows: ze_api.h of the loaders 1.8, 1.20 and 1.32. Each call names its context. Memory that a call imports, by
-// a descriptor in its pNext chain, is counted as its own.
+// levelZeroRows: ze_api.h of the loaders 1.8, 1.20 and 1.32. Each call names its context. Memory that a call imports
+// through a descriptor in its pNext chain counts as allocated by the call.
 var levelZeroRows = levelZero(maker{LevelZero, event.DeviceXPU})
 
 func levelZero(m maker) []Row {
 	device, none, context := event.LayerDevice, Operand{}, arg(0)
 	return []Row{
 		m.alloc("zeMemAllocDevice", device, out(5), arg(2)).within(context),
-		m.alloc("zeMemAllocShared", device, out(6), arg(3)).within(context), // the seventh argument lies on the stack
+		m.alloc("zeMemAllocShared", device, out(6), arg(3)).within(context), // the seventh argument is on the stack
 		m.alloc("zeMemAllocHost", event.LayerHost, out(4), arg(2)).within(context),
 		m.free("zeMemFree", device, event.ObjectMemory, arg(1)),
 		m.free("zeMemFreeExt", device, event.ObjectMemory, arg(2)),
-		// The bytes of an image are the driver's secret.
+		// Only the driver knows the size of an image.
 		m.object("zeImageCreate", device, event.ObjectArray, out(3)).within(context),
 		m.free("zeImageDestroy", device, event.ObjectArray, arg(0)),
 		m.object("zePhysicalMemCreate", device, event.ObjectPhysical, out(3), field(2, physicalDescSize)),

@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// product multiplies; event.Unknown when an operand is, or when the product is beyond 64 bits.
+// product multiplies; it returns event.Unknown when an operand is unknown or the product exceeds 64 bits.
 func product(dims ...uint64) uint64 {
 	n := uint64(1)
 	for _, d := range dims {
@@ -21,18 +21,18 @@ func product(dims ...uint64) uint64 {
 	return n
 }
 
-// pitched is the bytes of rows of equal pitch: pitch, then the counts.
+// pitched returns the bytes of rows of equal pitch: pitch, then the counts.
 func pitched(d []uint64) uint64 { return product(d...) }
 
-// format is how the elements of an array are stored: so many bytes for each square of side texels, in each channel or, when
-// the channels are part of the format, for all of them.
+// format is the storage format of an array's elements: the bytes for each square of side texels, per channel, or for
+// all channels if the format includes them.
 type format struct {
 	bytes, side uint64
 	packed      bool
 }
 
-// channelFormats is CUarray_format (cuda.h; HIP_AD_FORMAT_* has the same numbers). The formats of video frames, whose planes
-// are sampled differently, are not here: their size is unknown.
+// channelFormats is CUarray_format (cuda.h; HIP_AD_FORMAT_* has the same numbers). It excludes the formats of video
+// frames, whose planes are sampled differently: their size is unknown.
 var channelFormats = map[uint32]format{
 	0x01: {1, 1, false}, 0x02: {2, 1, false}, 0x03: {4, 1, false}, // UNSIGNED_INT8, 16, 32
 	0x08: {1, 1, false}, 0x09: {2, 1, false}, 0x0a: {4, 1, false}, // SIGNED_INT8, 16, 32
@@ -71,7 +71,7 @@ func runtimeFormat(xy, zw uint64) format {
 	return format{(xy&0xffffffff + xy>>32 + zw&0xffffffff + zw>>32) / 8, 1, true}
 }
 
-// level is the bytes of one array of these extents; those that it does not have are 0.
+// level returns the bytes of one array of these extents; unused extents are 0.
 func (f format) level(extents []uint64) uint64 {
 	n := f.bytes
 	for i, e := range extents {
@@ -92,11 +92,11 @@ const (
 	arrayDeferredMapping = 0x80
 )
 
-// maxLevels is more than any mipmapped array has: each level halves an extent of 64 bits.
+// maxLevels is an upper bound for a mipmapped array: each level halves an extent of 64 bits.
 const maxLevels = 64
 
-// levels is the bytes of a mipmapped array: each extent is half of that of the level before, but at least 1. Layers are as
-// many on each level.
+// levels returns the bytes of a mipmapped array: each extent is half of the previous level's, but at least 1. The
+// number of layers stays the same.
 func (f format) levels(extents []uint64, levels, flags uint64) uint64 {
 	e := append([]uint64(nil), extents...)
 	sum := uint64(0)
@@ -118,27 +118,27 @@ func (f format) levels(extents []uint64, levels, flags uint64) uint64 {
 	return sum
 }
 
-// array2D: format and channels, extents.
+// array2D returns the size from format and channels, extents.
 func array2D(d []uint64) uint64 {
 	return driverFormat(d[0]).level(d[1:])
 }
 
-// array: format and channels, flags, extents.
+// array returns the size from format and channels, flags, extents.
 func array(d []uint64) uint64 {
 	return driverFormat(d[0]).level(d[2:])
 }
 
-// mipmap: format and channels, flags, three extents, levels.
+// mipmap returns the size from format and channels, flags, three extents, levels.
 func mipmap(d []uint64) uint64 {
 	return driverFormat(d[0]).levels(d[2:5], d[5], d[1])
 }
 
-// runtimeArray: a channel descriptor of two words, flags, extents.
+// runtimeArray returns the size from a channel descriptor of two words, flags, extents.
 func runtimeArray(d []uint64) uint64 {
 	return runtimeFormat(d[0], d[1]).level(d[3:])
 }
 
-// runtimeMipmap: a channel descriptor of two words, flags, three extents, levels.
+// runtimeMipmap returns the size from a channel descriptor of two words, flags, three extents, levels.
 func runtimeMipmap(d []uint64) uint64 {
 	return runtimeFormat(d[0], d[1]).levels(d[3:6], d[6], d[2])
 }
@@ -150,15 +150,15 @@ func backing(flags uint64) event.Layer {
 	return event.LayerDevice
 }
 
-// backed: the flags follow the format. An array without memory of its own is but addresses.
+// backed returns the layer by the flags, which follow the format: an array without its own memory is only addresses.
 func backed(d []uint64) event.Layer        { return backing(d[1]) }
 func runtimeBacked(d []uint64) event.Layer { return backing(d[2]) }
 
-// physical: the size, then where the memory is.
+// physical returns the size, which comes before the location.
 func physical(d []uint64) uint64 { return d[0] }
 
-// located tells the layer of physical memory by CUmemLocationType: HOST, HOST_NUMA and HOST_NUMA_CURRENT are 2, 3 and 4,
-// DEVICE is 1.
+// located returns the layer of physical memory by CUmemLocationType: HOST, HOST_NUMA and HOST_NUMA_CURRENT are 2, 3 and
+// 4, DEVICE is 1.
 func located(d []uint64) event.Layer {
 	if d[1] >= 2 && d[1] <= 4 {
 		return event.LayerHost

@@ -10,8 +10,8 @@ const (
 	deviceSuffix = "NS_6DeviceE"
 )
 
-// torchRows: c10/core/Allocator.h. Five arguments since 1.10 (void*, int64_t, then two totals that were int64_t up to 1.13 and
-// size_t since 2.0), three before. c10::Device is two bytes in one register.
+// torchRows: c10/core/Allocator.h. Before 1.10 the functions had three arguments; since then five: void*, int64_t, and
+// two totals, which were int64_t up to 1.13 and size_t since 2.0. c10::Device is two bytes in one register.
 var torchRows = []Row{
 	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "mm" + deviceSuffix, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
 	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "ll" + deviceSuffix, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
@@ -19,9 +19,10 @@ var torchRows = []Row{
 	{Library: Torch, Symbol: oomPrefix, Prefix: true, Suffix: deviceSuffix, Title: "reportOutOfMemoryToProfiler", Program: TorchOOM, Layer: event.LayerTorch, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
 }
 
-// markRows: torch/csrc/autograd/profiler_kineto.h and record_function_ops.h, torch/csrc/autograd/engine.h. Both are called whether a
-// profiler is on or not. The range's first argument is where the result goes, the second its name, whose type is mangled by the ABI of
-// strings that a build has, and the third by the type of optional values. The backward pass's name is the same in all versions.
+// markRows: torch/csrc/autograd/profiler_kineto.h and record_function_ops.h, torch/csrc/autograd/engine.h. The functions are
+// called whether a profiler is on or not. The first argument of the range's function is the place for its result, the second
+// the range's name, and the third an optional value. The mangling of the second depends on the build's ABI of strings, that of
+// the third on the type of optional values. The backward pass's function has the same name in all versions.
 var markRows = []Row{
 	rangeRow("RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E"),
 	rangeRow("RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKN3c108optionalIS7_EE"),
