@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is where a Target is between the first that is known of it and its end. What moves it from one state to the next:
+// state is the state of a Target between its discovery and its end. The transitions:
 //
 //	         follow                look, surface
 //	 new ─────────────▶ followed ────────────────▶ hooked
@@ -31,64 +31,64 @@ import (
 //	  ▼                  │                ▼
 //	ended         forked, find     ended, replaced ──▶ the next program of the process: another Target, followed
 //
-// Nothing leaves ended and replaced: the next program of a process is another Target, and so is a later process of the same PID. Only
-// targets that are or were hooked are shown to callers, who keep them as long as they like.
+// A target never leaves the states ended and replaced: the process's next program is another Target, and so is a later process
+// with the same PID. Only targets that are or were hooked are returned to callers, who may keep them as long as they like.
 type state uint8
 
 const (
-	stateNew      state = iota // it has a place, and is not traced yet
-	stateFollowed              // the kernel side traces it; nothing to hook was found in it
+	stateNew      state = iota // has a place, and is not traced yet
+	stateFollowed              // traced by the kernel side; nothing to hook was found
 	stateHooked                // its events arrive
 	stateEnded                 // the process ended
 	stateReplaced              // the process runs another program
 )
 
-// Target is one program of a process that is traced, from when it is known until the process ends or runs another. It is owned by its
-// Tracer, and its methods are called from the goroutine of that.
+// Target is one traced program of a process, from its discovery until the process ends or runs another program. It
+// belongs to its Tracer, and its methods are called from the Tracer's goroutine.
 type Target struct {
-	place  kernel.Place // in the kernel side
+	place  kernel.Place // place in the kernel side's table
 	tracer *Tracer
 	state  state
-	end    End // why no more events come
+	end    End // why no more events arrive
 
-	name    string           // of the program; empty: not known
-	added   bool             // user space added it; else the kernel found it
-	root    bool             // the user named it
-	execed  bool             // it may have mapped anything: it does not just have the memory map of its parent
-	began   bool             // the program did so while it was traced
-	arrived bool             // callers know it
-	parent  *Target          // whose memory map it was made with; nil: not known, or it has another by now
-	process *process.Process // nil: not looked at yet
+	name    string           // name of the program; empty: not known
+	added   bool             // added by user space, not found by the kernel
+	root    bool             // named by the user
+	execed  bool             // it may have mapped anything: its memory map is not just its parent's
+	began   bool             // the program began while it was traced
+	arrived bool             // returned to callers
+	parent  *Target          // the process whose memory map it was created with; nil: not known, or the map changed
+	process *process.Process // nil: not inspected yet
 	about   process.About    // of the program; empty: not known
 	exit    *exitWatch       // nil: a record reports its end
-	earlier losses           // that the kernel counted at another place; less those of an earlier program
-	lost    losses           // when that was last asked for
-	pages   uint64           // of code, when the mappings were last read
+	earlier losses           // counted by the kernel at earlier places, less those of an earlier program
+	lost    losses           // total when last read
+	pages   uint64           // number of code pages, when the mappings were last read
 
 	// For targets that are hooked, or about to be.
 	code        *mapped.Files
 	records     *decode.Process
-	regions     []mapped.Region // of now
-	known       []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
+	regions     []mapped.Region // current mappings
+	known       []mapped.Region // also unloaded ones whose range was not reused, for stacks that still arrive
 	python      *cpython.Runtime
-	cells       *cells.Reader // of a notebook
+	cells       *cells.Reader // cells of a notebook
 	found       Found
-	mine        []*kernel.Probe // those in files that it has mapped
+	mine        []*kernel.Probe // probes in files that it has mapped
 	lastRefresh time.Time
-	lastChange  time.Time // of the mappings, or the attach
-	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
-	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
-	reached     uint64    // the last of those changes that the records which were read lie behind
-	reused      uint64    // how often code has taken the place of other code
-	unpublished bool      // the kernel does not know the present regions yet
+	lastChange  time.Time // time of the last change of the mappings, or of the attach
+	unknownCode bool      // a stack contained code in no known mapping, or new code is not known yet
+	changes     uint64    // number of code changes, as the kernel counts them, when the mappings were last read
+	reached     uint64    // the last of those changes that precedes the records read so far
+	reused      uint64    // number of times code replaced other code
+	unpublished bool      // the kernel does not have the current regions yet
 	missing     uint64    // an address that was in no mapping when they were last read for it
-	crowded     bool      // more mappings than the kernel has room for: it was said
+	crowded     bool      // more mappings than the kernel has room for: the warning was shown
 	autograd    autograd
-	marked      *mapped.File    // the library of marks
-	marks       []*kernel.Probe // in it
+	marked      *mapped.File    // the library with mark functions
+	marks       []*kernel.Probe // probes in marked
 }
 
-// End says why a trace ended.
+// End is the reason why a trace ended.
 type End uint8
 
 // The reasons.

@@ -13,8 +13,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// deviceReaders find the device of an allocator's object (event.Event.Handle) in the process. An allocator without one says the device in
-// its calls.
+// deviceReaders find the device of an allocator object (event.Event.Handle) in the process. Allocators that are not
+// listed pass the device in their calls.
 var deviceReaders = map[event.Allocator]func(m process.Memory, object uint64) event.Device{
 	event.AllocatorBFC: bfcDevice,
 }
@@ -37,18 +37,19 @@ func (p *Process) ofAllocator(e *event.Event, a event.Allocator) {
 	e.Device.Type = a.Of(e.Device.Type)
 }
 
-// maxObjects is of how many objects the device is kept. A process has a few for each device.
+// maxObjects is the number of objects whose device is kept. A process has a few for each device.
 const maxObjects = 1024
 
-// bfcBytes is how much of a BFCAllocator is searched for its name. name_ was at 0x3e8 of 0.12's, behind the bins.
+// bfcBytes is how much of a BFCAllocator is searched for its name. name_ was at 0x3e8 in 0.12, after the bins.
 const bfcBytes = 4096
 
-// bfcName is what TensorFlow and XLA call those of a GPU: "GPU_0_bfc", "GPU_0_mem_bfc". What is in host memory has another name.
+// bfcName matches the names that TensorFlow and XLA give allocators of a GPU: "GPU_0_bfc", "GPU_0_mem_bfc". Allocators
+// of host memory have other names.
 var bfcName = regexp.MustCompile(`^(?i:gpu)_(?:[a-z]+_)?(\d{1,3})(?:_[a-z_]+)?_bfc$`)
 
-// bfcDevice finds the device of a BFCAllocator by its name: a std::string of libstdc++ (address, length, characters or capacity) in the
-// object. Where that moves with each release, nothing else in the object is the address of such characters with their length behind it.
-// One that has another name is in host memory.
+// bfcDevice finds the device of a BFCAllocator by its name, a std::string of libstdc++ (address, length, characters or
+// capacity) in the object. Its offset changes with each release, but nothing else in the object is the address of such
+// characters followed by their length. An allocator with another name is in host memory.
 func bfcDevice(m process.Memory, object uint64) event.Device {
 	host := event.Device{Type: event.DeviceCPU}
 	bytes := make([]byte, bfcBytes)

@@ -10,7 +10,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 )
 
-// autogradOf is what the record of an allocation says of autograd.
+// autogradOf returns the state of autograd in the record of an allocation.
 func (p *Process) autogradOf(r *bpf.TraceRecordEvent) event.Autograd {
 	if !p.allocates {
 		p.allocates = true
@@ -24,10 +24,10 @@ func (p *Process) autogradOf(r *bpf.TraceRecordEvent) event.Autograd {
 	}
 }
 
-// maxClasses is how many classes of nodes are known at a time; PyTorch has some 700.
+// maxClasses is the number of node classes that are kept; PyTorch has about 700.
 const maxClasses = 4096
 
-// classOf is the name of the class of a node, by the address of its table of functions; empty: it cannot be read.
+// classOf returns the class name of a node, by the address of its vtable; empty when it cannot be read.
 func (p *Process) classOf(vtable uint64) string {
 	name, ok := p.classes[vtable]
 	if ok || vtable == 0 {

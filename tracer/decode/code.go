@@ -13,8 +13,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// codeImage is a Python code object as the kernel copied it when a stack first showed it, over the memory of the process:
-// what was copied is read from the copy, the rest, such as a line table longer than the copy, from the process.
+// codeImage is a Python code object as the kernel copied it when a stack first contained it. Copied parts are read from
+// the copy; the rest, such as a line table longer than the copy, from the process's memory.
 type codeImage struct {
 	record *bpf.TraceRecordCode
 	live   process.Memory
@@ -22,7 +22,7 @@ type codeImage struct {
 
 const codeBytes = int(unsafe.Sizeof(bpf.TraceRecordCode{}))
 
-// decodeCode reads a record_code. The record is copied.
+// decodeCode reads a record_code. It copies the record.
 func decodeCode(raw []byte) (*bpf.TraceRecordCode, error) {
 	if len(raw) < codeBytes {
 		return nil, fmt.Errorf("code record of %d bytes, want %d", len(raw), codeBytes)
@@ -32,7 +32,7 @@ func decodeCode(raw []byte) (*bpf.TraceRecordCode, error) {
 	return r, nil
 }
 
-// ReadAt implements process.Memory. What a copy holds only the front of is completed from the process.
+// ReadAt implements process.Memory. If the copy has only the front of a chunk, the rest is read from the process.
 func (c *codeImage) ReadAt(b []byte, addr uint64) (int, error) {
 	n := 0
 	for i, data := range c.chunks() {
@@ -52,7 +52,7 @@ func (c *codeImage) ReadAt(b []byte, addr uint64) (int, error) {
 	return n + m, err
 }
 
-// chunks are the copied pieces, in the order of enum code_chunk.
+// chunks returns the copied pieces, in the order of enum code_chunk.
 func (c *codeImage) chunks() [bpf.TraceCodeChunkCODE_CHUNKS][]byte {
 	r := c.record
 	return [...][]byte{r.Object[:], r.Qualname[:], r.Name[:], r.Filename[:], r.Linetable[:]}

@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package decode makes events and stacks of the records that the kernel side sends. It knows no kernel and no process: what is known of the
-// code of one is asked by an interface.
+// Package decode turns the kernel side's records into events and stacks. It accesses no kernel and no process: it
+// queries a process's code through an interface.
 package decode
 
 import (
@@ -20,39 +20,39 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// DefaultStacks is how many different stacks are kept when nothing else is said. A training job has some thousands; a stack of 50
-// frames takes 10 kB.
+// DefaultStacks is the default number of different stacks that are kept. A training job has some thousands; a stack of
+// 50 frames takes 10 kB.
 const DefaultStacks = 1 << 16
 
-// maxHooks is how many rows the kernel's table of hooks has.
+// maxHooks is the number of rows of the kernel's table of hooks.
 const maxHooks = len(bpf.TraceHookTable{}.Row)
 
 // Options may be nil.
 type Options struct {
-	// MaxStacks is how many different stacks are kept of a process. What comes beyond is counted on one stack, event.StackOverLimit. 0
-	// means DefaultStacks.
+	// MaxStacks limits the number of different stacks kept for a process. Events with further ones get
+	// event.StackOverLimit. 0 means DefaultStacks.
 	MaxStacks int
-	// Row is the function that a row of the kernel's table is about; nil, or a nil result: it is not known.
+	// Row returns the function of a row of the kernel's table, or nil when it is not known. Row may be nil.
 	Row func(row int) *hook.Row
-	// Warn is called when something is missing of what was traced; nil: nobody asks.
+	// Warn is called when something traced is missing. It may be nil.
 	Warn func(error)
 }
 
-// Decoder is what the decoding of all processes shares.
+// Decoder is the state that the decoding of all processes shares.
 type Decoder struct {
-	// Suspended is how long the machine was suspended since it was booted, nanoseconds: what the clock of the events is ahead of the
-	// kernel side's.
+	// Suspended is how long the machine was suspended since boot, nanoseconds: the difference of the events' clock from
+	// the kernel side's.
 	Suspended uint64
 
 	options   Options
 	names     map[codeKey][]codeName      // of all processes
-	stacks    map[event.StackID]*rawStack // likewise: the seeds of their ids are of a process, and of those that have its memory map
+	stacks    map[event.StackID]*rawStack // of all processes; the seeds of the ids are unique for a process and those with its memory map
 	raw       *rawTable
 	stackless stackless
 	received  [maxHooks]uint64
 }
 
-// New makes a decoder that has seen nothing.
+// New returns a decoder without state.
 func New(o *Options) *Decoder {
 	if o == nil {
 		o = &Options{}
@@ -60,13 +60,14 @@ func New(o *Options) *Decoder {
 	return &Decoder{options: *o, names: map[codeKey][]codeName{}, stacks: map[event.StackID]*rawStack{}, raw: newRawTable()}
 }
 
-// Received is how many events of a row of the kernel's table were decoded.
+// Received returns the number of decoded events of a row of the kernel's table.
 func (d *Decoder) Received(row uint32) uint64 { return d.received[row] }
 
-// RawStacks counts how the stacks of all processes fared that the kernel could not unwind, but for what it counts itself.
+// RawStacks counts, by outcome and for all processes, the stacks that the kernel could not unwind, without the counts
+// that the kernel keeps itself.
 func (d *Decoder) RawStacks() figures.RawStacks { return d.raw.counts }
 
-// Page takes a piece of a stack that is sent raw. It reports whether the record is one that can be read.
+// Page stores a piece of a raw stack. It reports whether the record was valid.
 func (d *Decoder) Page(raw []byte) bool {
 	return len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE) && d.raw.addPage(raw)
 }
@@ -86,21 +87,21 @@ func (d *Decoder) warn(err error) {
 
 // Code is what is known of the code of a process.
 type Code interface {
-	// Memory is that of the process.
+	// Memory returns the process's memory.
 	Memory() process.Memory
-	// Python is its interpreter; nil: none is known.
+	// Python returns the process's interpreter; nil: not known.
 	Python() *cpython.Runtime
-	// FileName is how a person knows the file of a code object that was read just now: In[14] of a notebook's cell.
+	// FileName returns the name that people use for the file of a code object that was just read: In[14] for a notebook's cell.
 	FileName(file string) string
-	// KnownAt finds the mapping of a pc in a stack that was read just now, also one that is not there any more; nil: none is known.
+	// KnownAt returns the mapping of a pc in a stack that was just read, even if it no longer exists; nil: not known.
 	KnownAt(pc uint64) *mapped.Region
-	// MappedAt finds the mapping that a pc in such a stack has now; nil: none, or it is newer than the stack.
+	// MappedAt returns the current mapping of a pc in such a stack; nil: none, or it is newer than the stack.
 	MappedAt(pc uint64) *mapped.Region
-	// Unknown is called when a stack met code that is not known.
+	// Unknown is called when a stack contains unknown code.
 	Unknown()
-	// Refresh reads the mappings for a pc that is in none. It reports whether it is in one now.
+	// Refresh reads the mappings for a pc in no known mapping. It reports whether the pc is in one now.
 	Refresh(pc uint64) bool
-	// Reused is how often code has taken the place of other code.
+	// Reused returns how often code has replaced other code.
 	Reused() uint64
 	// Allocates is called at the first allocation of PyTorch.
 	Allocates()
@@ -113,12 +114,12 @@ type Process struct {
 	stacks *stackTable
 	counts figures.RawStacks
 
-	allocates bool                    // PyTorch does
-	objects   map[uint64]event.Device // of allocators other than PyTorch's, which they serve
-	classes   map[uint64]string       // names of the classes of nodes of autograd, by the addresses of their tables of functions
+	allocates bool                    // PyTorch has allocated
+	objects   map[uint64]event.Device // devices of allocators other than PyTorch's, by object
+	classes   map[uint64]string       // class names of autograd nodes, by the addresses of their vtables
 }
 
-// NewProcess begins with a process. code may be nil: then stacks have no more than addresses.
+// NewProcess returns the decoder of a process's records. code may be nil: then stacks consist of addresses only.
 func (d *Decoder) NewProcess(code Code) *Process {
 	if code == nil {
 		code = noCode{}
@@ -128,26 +129,26 @@ func (d *Decoder) NewProcess(code Code) *Process {
 	return p
 }
 
-// Inherit begins with the Python code of a process whose memory map this one has: the kernel sends what has changed since.
+// Inherit copies the known Python code of a process whose memory map this one has: the kernel sends only what has changed since.
 func (p *Process) Inherit(from *Process) { p.stacks.codes = from.stacks.codes }
 
-// Stack returns a stack of the process's events; nil: it is not known.
+// Stack returns a stack of the process's events; nil when it is not known.
 func (p *Process) Stack(id event.StackID) *event.Stack { return p.stacks.stack(id) }
 
-// StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
+// StacksOverLimit returns the number of events whose stack was not kept, because there were already Options.MaxStacks stacks.
 func (p *Process) StacksOverLimit() uint64 { return p.stacks.over }
 
-// RawStacks is what became of the stacks of this process that were sent raw.
+// RawStacks counts the raw stacks of this process, by outcome.
 func (p *Process) RawStacks() figures.RawStacks {
 	c := p.counts
 	c.Sent = c.Unwound + c.Guessed + c.Partial
 	return c
 }
 
-// LookedUp notes that memory was taken for names or unwind tables.
+// LookedUp records that memory was used for names or unwind tables.
 func (p *Process) LookedUp() { p.stacks.lookedUp = time.Now() }
 
-// Quiet reports, once each time, that nothing was looked up for so long: the memory that it takes can be given back.
+// Quiet reports, once each time, that nothing was looked up for the given time, so that the memory can be freed.
 func (p *Process) Quiet(long time.Duration) bool {
 	if p.stacks.lookedUp.IsZero() || time.Since(p.stacks.lookedUp) < long {
 		return false
@@ -156,7 +157,8 @@ func (p *Process) Quiet(long time.Duration) bool {
 	return true
 }
 
-// Decode takes a record of the process, as bpf/records.h lays it out, and appends its event to buf, if it is one. The record is not kept. ok false: it cannot be read.
+// Decode decodes a record of the process (bpf/records.h) and appends its event, if it has one, to buf. It does not keep
+// the record. ok is false when the record is invalid.
 func (p *Process) Decode(buf []event.Event, raw []byte) (out []event.Event, ok bool) {
 	switch {
 	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
@@ -212,7 +214,7 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 	return e
 }
 
-// free makes the event of a block that is taken back.
+// free returns the event of a freed block.
 func (p *Process) free(r *bpf.TraceRecordFree) event.Event {
 	e := event.Event{
 		Time: r.Time + p.shared.Suspended, PID: r.Pid, TID: r.Tid, Kind: event.KindFree, Layer: event.LayerTorch,
@@ -227,7 +229,7 @@ func (p *Process) free(r *bpf.TraceRecordFree) event.Event {
 	return e
 }
 
-// call makes the event of a call, or of a report with operands.
+// call returns the event of a call, or of a report with operands.
 func (p *Process) call(r *bpf.TraceRecordCall) event.Event {
 	e := p.event(&r.Event)
 	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
@@ -240,10 +242,10 @@ func (p *Process) call(r *bpf.TraceRecordCall) event.Event {
 	return e
 }
 
-// maxValues is how many values a call has at most.
+// maxValues is the maximum number of values of a call.
 const maxValues = len(bpf.TraceRecordCall{}.Value)
 
-// describeCall fills in what the values of a call mean.
+// describeCall sets the fields that the values of a call determine.
 func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 	if row.Addr.From == hook.FromNone {
 		e.Addr = 0
@@ -273,8 +275,7 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 	}
 }
 
-// forgetResults takes out what a call that was refused would have given back: it gave nothing, and what is there is where
-// it would have been.
+// forgetResults removes the results of a refused call: it returned nothing, and the memory for its results has old values.
 func forgetResults(row *hook.Row, dims []uint64) {
 	for i := range row.Dims {
 		if row.Dims[i].From == hook.FromOut {
@@ -283,7 +284,7 @@ func forgetResults(row *hook.Row, dims []uint64) {
 	}
 }
 
-// ordinal is a device's number as far as it can be one; -1: it cannot.
+// ordinal returns a device's number if it is plausible; otherwise -1.
 func ordinal(v uint64) int8 {
 	if v > math.MaxInt8 {
 		return -1
@@ -304,7 +305,7 @@ func (noCode) Refresh(uint64) bool            { return false }
 func (noCode) Reused() uint64                 { return 0 }
 func (noCode) Allocates()                     {}
 
-// nothing is memory that cannot be read.
+// nothing is unreadable memory.
 type nothing struct{}
 
 func (nothing) ReadAt([]byte, uint64) (int, error) { return 0, process.ErrNotExist }

@@ -14,11 +14,11 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// evalLoop is the function that runs Python frames. With a frame of it that no Python frame belongs to, lines are missing.
+// evalLoop is the function that runs Python frames. If a frame of it has no Python frame, lines are missing.
 const evalLoop = "_PyEval_EvalFrameDefault"
 
-// settle decides what the Python frames of a stack make of its status. Lines that are known to be missing get a frame that
-// says why, so that no line further out is taken for theirs.
+// settle corrects the status of a stack by its Python frames. Where lines are known to be missing, it adds a frame with
+// the reason, so that no outer line is taken for them.
 func (t *stackTable) settle(s *rawStack) {
 	s.cutGreenlet()
 	if s.status.Complete() || s.status == event.StatusPythonState {
@@ -26,9 +26,9 @@ func (t *stackTable) settle(s *rawStack) {
 	}
 }
 
-// cutGreenlet ends the stack of a greenlet at the code of package greenlet that started it. Below it lie frames of whoever
-// has that part of the C stack just now, which cannot be unwound or have nothing to do with it. The interpreter's list of
-// frames also ends there: a Python frame behind would belong to a function that greenlet has called without a switch.
+// cutGreenlet ends the stack of a greenlet at the code of package greenlet that started it. The frames below belong to
+// whichever greenlet uses that part of the C stack now; they cannot be unwound, or are unrelated. The interpreter's list of
+// frames also ends there: a later Python frame would belong to a function that greenlet has called without a switch.
 func (s *rawStack) cutGreenlet() {
 	last := -1
 	for i := range s.frames {
@@ -63,7 +63,7 @@ func inGreenlet(f *rawFrame) bool {
 	return strings.HasPrefix(base, "_greenlet.") || strings.HasPrefix(base, "greenlet.")
 }
 
-// markMissing puts a frame behind each eval loop that has none.
+// markMissing inserts a frame after each eval loop that has none.
 func (t *stackTable) markMissing(s *rawStack) {
 	var out []rawFrame
 	for i := range s.frames {
@@ -88,8 +88,8 @@ func (t *stackTable) markMissing(s *rawStack) {
 	s.frames, s.status = out, event.StatusPythonState
 }
 
-// missingFirst puts what is missing before all others. To 3.9 the frames of a thread are given to its eval loops in their
-// order: with fewer frames than loops it is not known which loop each belongs to.
+// missingFirst moves the marks of missing frames before all others. Up to Python 3.9 the frames of a thread are
+// assigned to its eval loops in order; with fewer frames than loops, it is not known which loop each frame belongs to.
 func missingFirst(frames []rawFrame) []rawFrame {
 	first := slices.IndexFunc(frames, func(f rawFrame) bool { return f.python })
 	lost := slices.IndexFunc(frames, func(f rawFrame) bool { return f.python && f.pc == 0 })
@@ -111,7 +111,7 @@ func (t *stackTable) isEvalLoop(f *rawFrame) bool {
 	return false
 }
 
-// whyMissing stands for the Python frames of an eval loop that were not found.
+// whyMissing returns the placeholder for the Python frames of an eval loop that were not found.
 func (t *stackTable) whyMissing(loop *rawFrame) string {
 	switch py := t.python; {
 	case py == nil:

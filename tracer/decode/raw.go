@@ -27,14 +27,14 @@ const (
 
 // Limits of what is kept of raw stacks. A thread sends its stacks one after the other, each followed by its event.
 const (
-	maxCopies = 256     // whose RECORD_RAW is still to come: at most one a thread, and what a full ring left over
-	maxRawIDs = 1 << 16 // whose event may still come: half a minute at the highest rate
+	maxCopies = 256     // copies whose RECORD_RAW has not arrived: at most one per thread, and leftovers of a full ring
+	maxRawIDs = 1 << 16 // ids whose event has not arrived: half a minute at the highest rate
 	maxNative = 320     // MAX_NATIVE
 )
 
 var errRawWords = errors.New("raw stack record whose words do not fit")
 
-// stackCopy is a piece of a thread's stack as it was at an event.
+// stackCopy is a copy of a piece of a thread's stack at an event.
 type stackCopy struct {
 	base uint64
 	data []byte
@@ -49,24 +49,24 @@ func (c *stackCopy) ReadAt(b []byte, addr uint64) (int, error) {
 	return copy(b, c.data[off:]), nil
 }
 
-// set puts a word in place of another. What is not in the copy is no matter.
+// set replaces a word, if it is in the copy.
 func (c *stackCopy) set(addr, word uint64) {
 	if off := addr - c.base; off <= uint64(len(c.data)) && uint64(len(c.data))-off >= 8 {
 		binary.NativeEndian.PutUint64(c.data[off:], word)
 	}
 }
 
-// activation is a run of Python frames and where on the C stack its eval loop lies; 0: that follows from the loop's code.
+// activation is a run of Python frames, and the location of its eval loop on the C stack; 0: it follows from the loop's code.
 type activation struct {
 	at    uint64
 	words []uint64
 }
 
-// rawWords is what the words of a RECORD_RAW say.
+// rawWords is the decoded content of a RECORD_RAW.
 type rawWords struct {
 	regs    unwind.Registers
-	partial event.StackID // the stack as far as the kernel came
-	slots   [][2]uint64   // addresses of return addresses that were replaced, and what they were
+	partial event.StackID // the stack as far as the kernel unwound it
+	slots   [][2]uint64   // addresses of return addresses that were replaced, and their old values
 	python  []activation
 }
 
@@ -110,8 +110,8 @@ func (a *activation) runsIn(f *unwind.StackFrame, loop []cpython.Range) bool {
 	return f.CFA > f.SP && slices.ContainsFunc(loop, func(r cpython.Range) bool { return pc >= r.Start && pc < r.Limit })
 }
 
-// merge puts the Python frames where their eval loops lie among the native ones, as the kernel does: those that no frame
-// claims come last. loop is the code of the eval loop, where that is needed to tell.
+// merge inserts the Python frames at their eval loops among the native frames, as the kernel does; frames without a
+// loop come last. loop is the code of the eval loop, if it is needed to identify it.
 func (r *rawWords) merge(frames []unwind.StackFrame, loop []cpython.Range) []uint64 {
 	var out []uint64
 	python := r.python
@@ -128,12 +128,12 @@ func (r *rawWords) merge(frames []unwind.StackFrame, loop []cpython.Range) []uin
 	return out
 }
 
-// rawTable follows stacks that are sent raw: their copies until they are unwound, then which stack each has turned out to be.
+// rawTable tracks raw stacks: their copies until they are unwound, then the ids of the resulting stacks.
 type rawTable struct {
 	copies  map[uint64]*stackCopy
-	pending []uint64 // keys of copies, the oldest first
+	pending []uint64 // keys of copies, oldest first
 	ids     map[event.StackID]event.StackID
-	known   []event.StackID // keys of ids, the oldest first, once there are maxRawIDs: a ring that begins at next
+	known   []event.StackID // keys of ids, oldest first; once there are maxRawIDs, a ring that begins at next
 	next    int
 	counts  figures.RawStacks
 }
@@ -148,7 +148,7 @@ const (
 	rawPageHeader = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Data))
 )
 
-// addPage keeps a piece of a stack. Pieces come in the order of their addresses.
+// addPage stores a piece of a stack. Pieces arrive in the order of their addresses.
 func (t *rawTable) addPage(raw []byte) bool {
 	r := bpf.TraceRecordRawPage{
 		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[rawPageID:]), Addr: binary.NativeEndian.Uint64(raw[rawPageAddr:]),
@@ -183,7 +183,7 @@ func (t *rawTable) take(id uint64) *stackCopy {
 	return c
 }
 
-// resolved notes which stack a raw one has turned out to be.
+// resolved records the id of the stack that a raw one has become.
 func (t *rawTable) resolved(id, stack event.StackID) {
 	t.ids[id] = stack
 	if len(t.known) < maxRawIDs {
@@ -195,7 +195,7 @@ func (t *rawTable) resolved(id, stack event.StackID) {
 	t.next = (t.next + 1) % maxRawIDs
 }
 
-// stack is the id that an event's stack has for good.
+// stack returns the final id of an event's stack.
 func (t *rawTable) stack(id event.StackID) event.StackID {
 	if len(t.ids) == 0 {
 		return id
@@ -206,17 +206,16 @@ func (t *rawTable) stack(id event.StackID) event.StackID {
 	return id
 }
 
-// unwindRaw unwinds a stack that the kernel sent raw. Its frames are hashed as the kernel does it, so that a stack has one id,
-// wherever it was unwound.
+// unwindRaw unwinds a raw stack. It hashes the frames as the kernel does, so that a stack has the same id wherever it was unwound.
 func (p *Process) unwindRaw(r stackRecord) error {
 	raw, err := parseRawWords(r.words)
 	if err != nil {
 		return err
 	}
 	if event.StackStatus(r.status) == event.StatusNoRow {
-		p.code.Unknown() // the kernel may go by what was mapped there before
+		p.code.Unknown() // the kernel may use rules of an earlier mapping
 	}
-	p.stacks.lookedUp = time.Now() // as for names, pages of the files are read
+	p.stacks.lookedUp = time.Now() // pages of the files are read, as for names
 	stack := p.shared.raw.take(r.hash)
 	for _, s := range raw.slots {
 		stack.set(s[0], s[1])
@@ -252,8 +251,8 @@ func (p *Process) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame
 	return u.Walk(raw.regs, maxNative)
 }
 
-// withoutVain takes out what a guess led to when it did not lead to the outermost frame: the stack ends at the frame without a
-// description.
+// withoutVain removes the frames after a guess that did not lead to the outermost frame: the stack then ends at the
+// frame without unwind information.
 func withoutVain(frames []unwind.StackFrame, end unwind.WalkEnd) ([]unwind.StackFrame, unwind.WalkEnd) {
 	if end == unwind.WalkDone {
 		return frames, end
@@ -266,7 +265,7 @@ func withoutVain(frames []unwind.StackFrame, end unwind.WalkEnd) ([]unwind.Stack
 	return frames, end
 }
 
-// codeAt is what the target has at an address, as far as its mappings are known.
+// codeAt returns the target's code at an address, according to its known mappings.
 func (p *Process) codeAt(addr uint64) unwind.Code {
 	r := p.code.MappedAt(addr)
 	if r == nil {
@@ -275,7 +274,7 @@ func (p *Process) codeAt(addr uint64) unwind.Code {
 	return unwind.Code{Frames: r.File.Symbols.Frames(), Bias: r.Bias, Exec: true}
 }
 
-// statusOf is the status of a stack that was unwound from a copy.
+// statusOf returns the status of a stack that was unwound from a copy.
 func statusOf(frames []unwind.StackFrame, end unwind.WalkEnd) event.StackStatus {
 	if end != unwind.WalkDone {
 		return walkEnds[end]
@@ -295,15 +294,15 @@ var walkEnds = map[unwind.WalkEnd]event.StackStatus{
 
 const golden = 0x9E3779B97F4A7C15 // GOLDEN
 
-// StackSeed is what the hashes of a process's stacks begin with, when code has taken the place of other code `reused` times: the
-// same addresses are then another stack.
+// StackSeed returns the initial value for the hashes of a process's stacks, after code has replaced other code `reused`
+// times: the same addresses are then another stack.
 func StackSeed(pid uint32, reused uint64) uint64 { return (uint64(pid) + reused<<32) * golden }
 
-// hashWords is the id of a stack, as bpf/unwind.h makes it: of its native frames, and of its Python frames with how many native
-// ones there are up to each activation.
+// hashWords returns the id of a stack, computed as in bpf/unwind.h from its native frames and its Python frames, with
+// the number of native frames up to each activation.
 func hashWords(seed uint64, words []uint64) uint64 {
 	native, python, frames := seed, uint64(0), uint64(0)
-	within := false // an activation
+	within := false // in an activation
 	for i := 0; i < len(words); i++ {
 		if words[i]&pythonWord == 0 {
 			native = mix(native, words[i])

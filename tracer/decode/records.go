@@ -27,7 +27,7 @@ func decodeFree(raw []byte) *bpf.TraceRecordFree {
 	return (*bpf.TraceRecordFree)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
-// CodeChanged reads a record_code_changed; nil: it is none.
+// CodeChanged reads a record_code_changed; it returns nil for other records.
 func CodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
 	if len(raw) < codeChangedBytes || raw[0] != uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED) {
 		return nil
@@ -44,7 +44,7 @@ const (
 	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))
 )
 
-// stackRecord is a record_stack, decoded.
+// stackRecord is a decoded record_stack.
 type stackRecord struct {
 	status uint8
 	pid    uint32
@@ -52,7 +52,7 @@ type stackRecord struct {
 	words  []uint64
 }
 
-// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
+// decodeStack reads a record_stack of a stack or a raw stack. It copies the words.
 func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
@@ -70,9 +70,9 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	return r, nil
 }
 
-// PID is the process that a record is from.
+// PID returns the process of a record.
 func PID(raw []byte) (pid uint32, ok bool) {
-	at := 4 // behind the type
+	at := 4 // after the type
 	if IsEvent(raw) {
 		at = int(unsafe.Offsetof(bpf.TraceRecordEvent{}.Pid))
 	}
@@ -82,7 +82,7 @@ func PID(raw []byte) (pid uint32, ok bool) {
 	return binary.NativeEndian.Uint32(raw[at:]), true
 }
 
-// IsEvent reports whether a record makes an event.
+// IsEvent reports whether a record becomes an event.
 func IsEvent(raw []byte) bool {
 	if len(raw) == 0 {
 		return false
@@ -97,7 +97,7 @@ func IsEvent(raw []byte) bool {
 
 const processBytes = int(unsafe.Sizeof(bpf.TraceRecordProcess{}))
 
-// ProcessChanged reads a record_process; nil: it is none.
+// ProcessChanged reads a record_process; it returns nil for other records.
 func ProcessChanged(raw []byte) *bpf.TraceRecordProcess {
 	if len(raw) < processBytes || raw[0] != uint8(bpf.TraceRecordTypeRECORD_PROCESS) {
 		return nil

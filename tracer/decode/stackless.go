@@ -10,18 +10,18 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// How many allocations are looked at before it is said that they have no stacks: of the first ones all, of more a part.
+// The number of allocations to check before warning about missing stacks: for the first ones all must lack them, later a share.
 const (
 	stacklessFirst = 100
 	stacklessMany  = 1000
 	stacklessShare = 2 // 1 / stacklessShare of them
 )
 
-// stackless counts allocations whose stack was not recorded, so that a trace without stacks is not found out at its end.
+// stackless counts allocations without a recorded stack, so that the warning comes before the end of the trace.
 type stackless struct {
 	seen, without uint64
 	reasons       map[event.StackStatus]uint64
-	some          bool // enough of earlier ones had a stack
+	some          bool // enough earlier ones had a stack
 	warned        bool
 }
 
@@ -38,7 +38,7 @@ func (d *Decoder) watchStacks(e *event.Event, status event.StackStatus) {
 	}
 }
 
-// Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
+// Stackless returns the most frequent reason why recent allocations had no stack; any is false when all had one.
 func (d *Decoder) Stackless() (why event.StackStatus, any bool) {
 	return d.stackless.reason(), d.stackless.without > 0
 }
@@ -55,7 +55,7 @@ func (w *stackless) take(recorded bool, status event.StackStatus) {
 	w.reasons[status]++
 }
 
-// due reports whether it is time to say so. After many with few without it begins anew.
+// due reports whether to warn. After many allocations of which few lacked a stack, it starts counting again.
 func (w *stackless) due() bool {
 	switch {
 	case w.seen >= stacklessMany && w.without > w.seen/stacklessShare:
@@ -68,13 +68,13 @@ func (w *stackless) due() bool {
 	}
 }
 
-// stacklessHelp is what to do, by the reason.
+// stacklessHelp is the advice for each reason.
 var stacklessHelp = map[event.StackStatus]string{
 	event.StatusNoScratch: "the kernel gives the unwinder no memory; gputrace doctor says whether it does so on this machine at all",
 	event.StatusLost:      "they do not fit the ring: take a larger one (--ring-size)",
 }
 
-// reason is the most frequent one.
+// reason returns the most frequent reason.
 func (w *stackless) reason() event.StackStatus {
 	reason, most := event.StatusOK, uint64(0)
 	for status, n := range w.reasons {
@@ -85,7 +85,7 @@ func (w *stackless) reason() event.StackStatus {
 	return reason
 }
 
-// warning is a line: how many, why, and what to do.
+// warning returns one line: how many, why, and what to do.
 func (w *stackless) warning() error {
 	reason := w.reason()
 	help, ok := stacklessHelp[reason]

@@ -24,7 +24,7 @@ import (
 const pythonWord = 1 << 63
 
 // rawFrame is one frame as the kernel saw it, with what must be looked up before the target changes: the module of a
-// native pc, the code object of a Python frame.
+// native pc, or the code object of a Python frame.
 type rawFrame struct {
 	pc     uint64
 	caller bool           // pc is a return address
@@ -32,31 +32,31 @@ type rawFrame struct {
 	code   *cpython.Code
 	instr  uint64
 	python bool
-	why    string // what stands for the function of a Python frame without a code object
+	why    string // placeholder for the function of a Python frame without a code object
 }
 
 type rawStack struct {
 	status event.StackStatus
 	frames []rawFrame   // nil once they have names
-	native int          // how many of them are native
-	named  *event.Stack // nil: not asked for yet
+	native int          // number of native frames
+	named  *event.Stack // nil: not requested yet
 }
 
-// stackTable turns stack ids into frames. Python code objects come from the kernel before the stacks that show them, because
-// they can be freed at any time; native names are looked up when they are asked for.
+// stackTable resolves stack ids to frames. The kernel sends Python code objects before the stacks that contain them,
+// because they can be freed at any time; native names are looked up on request.
 type stackTable struct {
 	byID  map[event.StackID]*rawStack
 	codes map[uint64]*cpython.Code
 	names map[codeKey][]codeName
-	limit int // of byID
-	// fileName is how a person knows the file of a code object that was read just now.
+	limit int // maximum size of byID
+	// fileName returns the name that people use for the file of a code object that was just read.
 	fileName func(file string) string
-	// python and memory are those of the last stack; python is nil while the interpreter is not known.
+	// python and memory belong to the last stack; python is nil while the interpreter is not known.
 	python *cpython.Runtime
 	memory process.Memory
-	over   uint64 // events whose stack came after the limit was reached
+	over   uint64 // number of events whose stack arrived after the limit was reached
 
-	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
+	lookedUp time.Time // when memory was last used for names or unwind tables; zero: it was freed
 }
 
 // codeKey is a place in the code of a file.
@@ -65,7 +65,7 @@ type codeKey struct {
 	vaddr  uint64
 }
 
-// codeName is a name with its function as people read it.
+// codeName is a function's symbol name and its readable name.
 type codeName struct {
 	symbolize.Name
 	function string
@@ -82,7 +82,7 @@ func newStackTable(limit int) *stackTable {
 // full reports whether no further stack is kept.
 func (t *stackTable) full() bool { return len(t.byID) >= t.limit }
 
-// within returns the id under which an event's stack is known.
+// within returns the id that represents an event's stack.
 func (t *stackTable) within(id event.StackID) event.StackID {
 	if id == 0 || !t.full() {
 		return id
@@ -94,13 +94,13 @@ func (t *stackTable) within(id event.StackID) event.StackID {
 	return event.StackOverLimit
 }
 
-// overLimit is what there is to see of the stacks that were not kept.
+// overLimit represents the stacks that were not kept.
 var overLimit = &event.Stack{
 	ID: event.StackOverLimit, Status: event.StatusOverLimit,
 	Frames: []event.Frame{{Kind: event.FrameNative, Func: event.OverLimit}},
 }
 
-// add keeps a stack that the kernel sent. A stack can come twice; the first is as good.
+// add stores a stack that the kernel sent. A repeated stack is ignored.
 func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem process.Memory, py *cpython.Runtime) {
 	id := event.StackID(r.hash)
 	if _, ok := t.byID[id]; ok || t.full() {
@@ -127,8 +127,8 @@ func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem
 	t.byID[id] = s
 }
 
-// addCode keeps a code object that the kernel sent. It comes before the first stack that shows it, and replaces one that
-// had its address before.
+// addCode stores a code object that the kernel sent, before the first stack that contains it. It replaces an earlier
+// one with the same address.
 func (t *stackTable) addCode(r *bpf.TraceRecordCode, mem process.Memory, py *cpython.Runtime) {
 	addr := r.Addr[bpf.TraceCodeChunkCODE_OBJECT]
 	delete(t.codes, addr)
@@ -140,7 +140,7 @@ func (t *stackTable) addCode(r *bpf.TraceRecordCode, mem process.Memory, py *cpy
 	}
 }
 
-// lookupPC is the address to look names up at: a return address belongs to the call before it.
+// lookupPC returns the address for looking up names: a return address belongs to the preceding call.
 func (f *rawFrame) lookupPC() uint64 {
 	if f.caller {
 		return f.pc - 1
@@ -148,10 +148,10 @@ func (f *rawFrame) lookupPC() uint64 {
 	return f.pc
 }
 
-// Names of functions of Python frames whose code object could not be read.
+// Placeholders for functions of Python frames whose code object could not be read.
 const (
 	unreadEnded   = "<ended before it was read>"
-	unreadFreed   = "<changed before it was read>" // the program freed it, or put something else there
+	unreadFreed   = "<changed before it was read>" // the program freed it, or reused its memory
 	unreadRefused = "<not permitted to be read>"
 	unreadUnknown = "<of an interpreter that is not known>"
 	unreadOther   = "<line not known: another Python ran it, %s>"
@@ -159,7 +159,7 @@ const (
 	unreadLost    = "<line not known: no Python frame was found>"
 )
 
-// code finds a code object; one whose record was lost is read now. nil: it could not be read, and why.
+// code returns a code object, reading it now if its record was lost. If that fails, it returns nil and the reason.
 func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) (c *cpython.Code, why string) {
 	if c, ok := t.codes[addr]; ok {
 		return c, ""
@@ -169,13 +169,13 @@ func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) 
 	}
 	c, err := py.Code(mem, addr)
 	if err != nil {
-		return nil, unread(err) // asked again at the next stack that has it
+		return nil, unread(err) // retried at the next stack that contains it
 	}
 	t.keep(addr, c)
 	return c, ""
 }
 
-// unread is what an error of a code object's reading comes from.
+// unread returns the placeholder for an error of reading a code object.
 func unread(err error) string {
 	switch {
 	case errors.Is(err, process.ErrNotExist), errors.Is(err, unix.ESRCH):
@@ -186,13 +186,13 @@ func unread(err error) string {
 	return unreadFreed
 }
 
-// keep keeps a code object that was read just now.
+// keep stores a code object that was just read.
 func (t *stackTable) keep(addr uint64, c *cpython.Code) {
 	c.Filename = t.fileName(c.Filename)
 	t.codes[addr] = c
 }
 
-// nativeFrames is how many a stack has; 0 for one that is not known.
+// nativeFrames returns the number of native frames of a stack; 0 when it is not known.
 func (t *stackTable) nativeFrames(id event.StackID) int {
 	if s := t.byID[id]; s != nil {
 		return s.native
@@ -200,7 +200,7 @@ func (t *stackTable) nativeFrames(id event.StackID) int {
 	return 0
 }
 
-// stack names the frames of a stack.
+// stack returns a stack with the names of its frames.
 func (t *stackTable) stack(id event.StackID) *event.Stack {
 	if id == event.StackOverLimit {
 		return overLimit
@@ -217,13 +217,13 @@ func (t *stackTable) stack(id event.StackID) *event.Stack {
 	return s.named
 }
 
-// reachesEnd reports whether the walk did not break off.
+// reachesEnd reports whether the walk was complete.
 func reachesEnd(status event.StackStatus) bool {
 	return status.Complete() || status == event.StatusGuessed
 }
 
-// name names frames. A native frame that Python frames follow is the interpreter's loop, but for the one at which an
-// incomplete walk broke off: there the rest of the Python frames was appended.
+// name resolves frames. A native frame followed by Python frames is the interpreter's loop, except for the one at which
+// an incomplete walk ended: there the rest of the Python frames was appended.
 func (t *stackTable) name(raw []rawFrame, complete bool) []event.Frame {
 	out := make([]event.Frame, 0, len(raw))
 	for i := range raw {
@@ -258,7 +258,7 @@ func pythonFrame(f *rawFrame) event.Frame {
 	return out
 }
 
-// namedFrames is the function of a frame, behind those that were inlined into it.
+// namedFrames returns the function of a frame, after those that were inlined into it.
 func (t *stackTable) namedFrames(f *rawFrame) []event.Frame {
 	one := event.Frame{Kind: event.FrameNative, Addr: f.pc}
 	if f.region == nil {
