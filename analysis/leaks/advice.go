@@ -11,16 +11,16 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// proof is what is known of a finding for its advice, beside its own fields.
+// proof is evidence for a finding's advice, beside the finding's own fields.
 type proof struct {
 	signs, together advice.Signs
 	facts           advice.Facts
-	nodes           bool // nodes of autograd save most of its blocks, and no variable is known that leads to them
-	cause           bool // its line is the one to change: the call of the backward pass that adds up its gradients
-	leads           int  // to how many of the others with the same holder its line leads
+	nodes           bool // autograd nodes save most of its blocks, and no variable is known to lead to them
+	cause           bool // its line is the one to change: the backward call that accumulates its gradients
+	leads           int  // number of other findings with the same holder to which its line leads
 }
 
-// Advice is what to do if the pattern of a finding is proved; else empty.
+// Advice returns what to do if the pattern of the finding is proved; otherwise "".
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
@@ -32,10 +32,10 @@ func (f *Finding) Advice() string {
 	return advice.Text(e)
 }
 
-// nodeClass begins the name of a holder that is a node of autograd, of which only the class was found.
+// nodeClass is the prefix of a holder's name that is only the class of an autograd node.
 const nodeClass = "<torch::autograd::"
 
-// byNodes reports whether nodes of autograd hold half or more of a finding's blocks, as far as a reading knows them.
+// byNodes reports whether autograd nodes hold at least half of a finding's blocks whose holder is known.
 func (f *Finding) byNodes(all []Holder) bool {
 	var sum, nodes uint64
 	for _, h := range all {
@@ -50,7 +50,7 @@ func (f *Finding) byNodes(all []Holder) bool {
 	return nodes > 0 && 2*nodes >= sum
 }
 
-// isBelow reports whether a finding was allocated in what the line of another calls.
+// isBelow reports whether a finding was allocated in a call made by the line of another one.
 func (f *Finding) isBelow(other *Finding) bool {
 	if f.Stack == nil || other.File == "" || other.Backward || f.File == other.File && f.Line == other.Line {
 		return false
@@ -60,7 +60,7 @@ func (f *Finding) isBelow(other *Finding) bool {
 	})
 }
 
-// prove collects what advice needs as proof.
+// prove collects the evidence for advice.
 func (d *detector) prove(all []Finding, o *Options) {
 	together := advice.Signs(0)
 	for i := range all {

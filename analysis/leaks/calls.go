@@ -10,10 +10,10 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// maxCalls is how many of what a line calls is shown: "trainer.train()" says little.
+// maxCalls is the number of calls of a line that are shown, because "trainer.train()" alone says little.
 const maxCalls = 3
 
-// Call is a place outside PyTorch's core that a line leads to, and what of the line's growth is allocated there, each step.
+// Call is a place outside PyTorch's core that a line calls, with the part of the line's growth that is allocated there, per step.
 type Call struct {
 	File     string
 	Line     int
@@ -21,16 +21,16 @@ type Call struct {
 
 	Blocks    float64
 	Requested float64 // bytes; NaN: not known
-	Bytes     float64 // of the blocks
+	Bytes     float64 // block sizes
 }
 
-// Name is the place for people.
+// Name returns the place for people.
 func (c *Call) Name() string {
 	l := line{file: c.File, line: c.Line, function: c.Function}
 	return l.name()
 }
 
-// callsOf are the innermost calls of a finding's sites, the most bytes first; nil where the line makes no such calls.
+// callsOf returns the innermost calls of a finding's sites, those with the most bytes first; nil if the line makes no such calls.
 func (d *detector) callsOf(f *Finding, g []risen) []Call {
 	sums := map[line]amount{}
 	for i := range g {

@@ -2,25 +2,27 @@
 
 package leaks
 
-// A loop that keeps several blocks each time, such as the tensors of a model, keeps them at one line in the same steps. The sites of the line reach
-// the number of rises of a proof at different times: blocks that were in use before the first rise leave in their place, and the first rises of some
-// are lost. What is proved of one site holds of those that rise with it.
+// A loop that keeps several blocks each time, such as the tensors of a model, keeps them at one line in the same steps. The
+// sites of the line reach the number of rises needed for a proof at different times: older blocks are freed and hide the
+// first rises of some. So when one site is proved to rise, sites that rise in the same steps are taken as proved too.
 const (
-	// minMatches is how many rises of a companion must fall into steps in which the proved site rises too.
+	// minMatches is the number of rises of a companion that must fall into steps in which the proved site rises too.
 	minMatches = 2
-	// leastApart is the least distance of rises that can be matched: what rises each step rises together with everything.
+	// leastApart is the least distance between rises that can be matched: a site that rises in each step rises together
+	// with everything.
 	leastApart = 2
-	// besideFactor is how many times as much as what is proved of a period a line may keep for it to be believed with fewer rises.
+	// besideFactor: a line is accepted with fewer rises if it keeps at most besideFactor times as much as the proved
+	// lines of its period.
 	besideFactor = 4
 )
 
-// alike is what the sites that rise in the same steps must have in common, and how often they must do so.
+// alike defines when sites count as rising in the same steps.
 type alike struct {
 	matches int
-	anyLine bool // else they are of one line
+	anyLine bool // false: they must be of one line
 }
 
-// key is what two sites that can be companions have in common.
+// key returns what two sites must have in common to be companions.
 func (a alike) key(p place, of line) lineKey {
 	if a.anyLine {
 		return lineKey{place: p}
@@ -28,7 +30,7 @@ func (a alike) key(p place, of line) lineKey {
 	return lineKey{p, of}
 }
 
-// withCompanions adds to series that are known to rise the sites that rise in the same steps.
+// withCompanions adds the sites that rise in the same steps as series that are proved to rise.
 func (d *detector) withCompanions(all []risen, by alike) []risen {
 	leads := map[lineKey][]*risen{}
 	known := map[siteKey]bool{}
@@ -61,8 +63,8 @@ func (d *detector) withCompanions(all []risen, by alike) []risen {
 	return out
 }
 
-// beside adds to what is known to rise the lines that rise at the same period, so far suspectRises times or more, and not by much more: what a loop
-// keeps of another line reaches the number of rises of a proof a period later.
+// beside adds the lines that rise at the period of proved ones, with at least suspectRises rises so far, unless they
+// rise by much more: in a loop, another line reaches the number of rises of a proof one period later.
 func (d *detector) beside(all []risen) []risen {
 	type rhythm struct {
 		place  place
@@ -95,15 +97,15 @@ func (d *detector) beside(all []risen) []risen {
 	return all
 }
 
-// companion is the trend of a series each of whose rises after the warm-up falls into a step in which another one rises, up to the latest, and by
-// the same amount. ok is false for another one.
+// companion returns the trend of a series if each of its rises after the warm-up, up to the latest, falls into a step
+// in which another series rises, and all are of the same amount. Otherwise ok is false.
 func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 	n := len(s.rungs)
 	if n < 2 || len(of.rungs) == 0 {
 		return trend{}, false
 	}
 	apart := 0
-	if by.anyLine { // what comes later in the loop can belong to the next step
+	if by.anyLine { // a later line of the loop can run in the next step
 		apart = 1
 	}
 	steps := map[int]bool{}
@@ -119,7 +121,7 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 	each := left[n-1].minus(left[n-2])
 	first := n // the first rise that matches
 	for first > 1 && s.rungs[first-1].step > warmUp {
-		// a block that left can have taken a part of an earlier rise
+		// a freed block can have hidden a part of an earlier rise
 		if !steps[s.rungs[first-1].step] || n-first < by.matches && !sameAmount(left[first-1].minus(left[first-2]), each) {
 			break
 		}
@@ -141,14 +143,14 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 	return t, !s.byChance(t.base)
 }
 
-// keepsTime reports whether the latest two rises are one period apart. Of a suspect, a rise may be lost in between.
+// keepsTime reports whether the latest two rises are one period apart. For a suspect, one rise in between may be missing.
 func (s *series) keepsTime(period, matches int) bool {
 	n := len(s.rungs)
 	gap := s.rungs[n-1].step - s.rungs[n-2].step
 	return gap == period || matches < minMatches && gap%period == 0
 }
 
-// rungFloors is what survives of each rung.
+// rungFloors returns what survives of each rung.
 func (s *series) rungFloors() []floor {
 	all := make([]floor, len(s.rungs))
 	for i := range all {

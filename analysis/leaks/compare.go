@@ -8,20 +8,21 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Change is a finding of one of two recordings, or the same one of both.
+// Change is a finding of one of two recordings, or one that both have.
 type Change struct {
 	Before *Finding // nil: it is new
-	After  *Finding // nil: it is not found any more
+	After  *Finding // nil: it is no longer found
 }
 
-// Comparison is the verdicts on two recordings.
+// Comparison compares the verdicts on two recordings.
 type Comparison struct {
 	Before, After Verdict
-	// Changes are the findings of after in their order, then those of before alone.
+	// Changes has the findings of after, in their order, then those that only before has.
 	Changes []Change
 }
 
-// identity is what two findings have in common that are the same. Folders differ between machines, and lines between versions.
+// identity is what equal findings of two recordings have in common. It has no folders, which differ between machines,
+// and no lines, which differ between versions.
 type identity struct {
 	layer    event.Layer
 	device   event.Device
@@ -35,8 +36,8 @@ func (f *Finding) identity() identity {
 	return identity{f.Layer, f.Device, path.Base(f.File), f.Function, f.Line, f.Backward}
 }
 
-// Compare pairs the findings of two recordings: of the same line and function, else of a function that has one of them on either side, as
-// after an edit that moved its lines.
+// Compare pairs the findings of two recordings that have the same line and function. Otherwise it pairs those of the
+// same function if each recording has one, as after an edit that moved lines.
 func Compare(before, after *Report) *Comparison {
 	out := &Comparison{Before: before.Verdict, After: after.Verdict}
 	pairs, paired := make([]*Finding, len(after.Findings)), map[*Finding]bool{}
@@ -66,7 +67,7 @@ func (f *Finding) ofFunction() identity {
 	return k
 }
 
-// unpaired is the positions of findings by a key; -1 for a key that several have.
+// unpaired returns the positions of findings by key; -1 for a key that several findings have.
 func unpaired(all []Finding, key func(*Finding) identity, open func(int, *Finding) bool) map[identity]int {
 	out := map[identity]int{}
 	for i := range all {

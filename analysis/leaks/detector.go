@@ -18,15 +18,15 @@ type place struct {
 	pid    uint32
 }
 
-// line is where the program allocates: its own innermost frame, as stacks.OwnFrame has it.
+// line is a line at which the program allocates: the innermost frame of its own code, as in stacks.OwnFrame.
 type line struct {
-	file     string // of Python; else empty
+	file     string // Python file; otherwise empty
 	line     int
-	function string // or the native symbol
-	backward bool   // what follows the line in the backward pass
+	function string // function, or native symbol
+	backward bool   // the memory is allocated in the backward pass of the line
 }
 
-// name is the line for people.
+// name returns the line for people.
 func (l *line) name() string {
 	f := event.Frame{Kind: event.FrameNative, Func: l.function}
 	if l.file != "" {
@@ -38,14 +38,14 @@ func (l *line) name() string {
 	return stacks.FrameName(&f)
 }
 
-// siteKey is a site and a size class.
+// siteKey identifies a site and a size class.
 type siteKey struct {
 	place place
 	stack event.StackID
-	class uint8 // power of two of the requested bytes, rounded up
+	class uint8 // exponent of the requested bytes, rounded up to a power of two
 }
 
-// lineKey is all sites of a line.
+// lineKey identifies all sites of a line.
 type lineKey struct {
 	place place
 	line  line
@@ -54,62 +54,64 @@ type lineKey struct {
 // source is what is known of a stack.
 type source struct {
 	line    line
-	forward line   // of the program, that calls a module's forward; the outermost one. Zero: there is none
-	below   *int64 // blocks allocated below forward; nil: there is none
+	forward line   // the outermost line of the program that calls a module's forward; zero: none
+	below   *int64 // number of blocks allocated below forward; nil: no forward
 	stack   *event.Stack
 }
 
-// site is the blocks of a site and size class, and what else they count in.
+// site counts the blocks of a site and size class, and refers to the sums that include them.
 type site struct {
 	series
 	source      *source
-	line, total *series // of its line and its device
-	latest      uint64  // allocations and frees before its latest allocation
-	active      int     // step of that
-	stretches   int     // of steps in which it allocated
+	line, total *series // series of its line and its device
+	latest      uint64  // number of allocations and frees before its latest allocation
+	active      int     // step of its latest allocation
+	stretches   int     // number of stretches of steps in which it allocated
 }
 
-// recentSites is how many sites are found without a map.
+// recentSites is the size of the cache of sites, which are found without a map.
 const recentSites = 1 << 10
 
-// recentSite is the last site with some bits of its key.
+// recentSite is the last site whose key has certain bits.
 type recentSite struct {
 	key  siteKey
-	site *site // nil: there was none
+	site *site // nil: none so far
 }
 
-// detector follows what is in use by site, size class and line, step by step. Its size depends on how many of these there are, and
-// not on how many steps or events.
+// detector follows the memory in use by site, size class and line, step by step. Its size depends on the number of
+// these, but not on the number of steps or events.
 type detector struct {
 	library []string
 	resolve func(event.StackID) *event.Stack
-	blind   bool // requested bytes of a block of PyTorch's were not known: no figure of them is exact
+	blind   bool // the requested bytes of some PyTorch block were not known, so no such figure is exact
 
 	step     int
-	begins   [2 * longLived]uint64 // of the latest steps, of step i at i % len; 0: not known
+	begins   [2 * longLived]uint64 // begins of the latest steps; step i at i % len; 0: not known
 	sources  map[event.StackID]*source
 	sites    map[siteKey]*site
-	recent   []recentSite // of sites, by the low bits of the stack and the class: most blocks find theirs without a hash
+	recent   []recentSite // cache of sites by the low bits of the stack and the class: most blocks need no hash
 	lines    map[lineKey]*series
 	totals   map[place]*series
-	forwards map[line]*int64 // blocks allocated below a line that calls a module
+	forwards map[line]*int64 // number of blocks allocated below a line that calls a module
 	// allocs and frees count PyTorch's blocks, otherAllocs and otherFrees all others.
 	allocs, frees           uint64
 	otherAllocs, otherFrees uint64
-	// before and otherBefore are the frees before the latest allocation: what is freed because a program ends tells nothing of its steps.
+	// before and otherBefore count the frees before the latest allocation, because frees at the end of a program do not
+	// describe its steps.
 	before, otherBefore uint64
-	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
+	// unsized has the live PyTorch blocks that are counted by block size: their requested bytes can become known before
+	// they are freed.
 	unsized  map[heap.BlockKey]bool
-	held     heldSites // nil: it is not known
+	held     heldSites // nil: not known
 	level    *level
 	slopes   slopes
 	turnover *turnover
 	sizes    map[sizeKey][]*site // by the bytes of their first block
 	leaving  []leaving
-	order    uint64 // allocations and frees so far
+	order    uint64 // number of allocations and frees so far
 
-	classifier *phases.Classifier  // nil, as ends is: phases are not followed
-	ends       *phases.Ends[*site] // where blocks are freed
+	classifier *phases.Classifier  // nil, as ends, when phases are not followed
+	ends       *phases.Ends[*site] // phases in which blocks are freed
 }
 
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
@@ -120,7 +122,7 @@ func newDetector(library []string, resolve func(event.StackID) *event.Stack) *de
 	}
 }
 
-// counts says whether a block is judged: those of PyTorch, pinned memory, and device memory outside PyTorch.
+// counts reports whether a block is judged: PyTorch's blocks, pinned memory, and device memory outside PyTorch are.
 func counts(b *heap.Block) bool {
 	switch b.Layer {
 	case event.LayerTorch:
@@ -134,7 +136,7 @@ func counts(b *heap.Block) bool {
 	return b.Origin == heap.OriginEvent && b.Stack != 0
 }
 
-// allocated takes a block that joins the live set.
+// allocated adds a block that joins the live set.
 func (d *detector) allocated(b *heap.Block) {
 	if !counts(b) {
 		return
@@ -165,7 +167,7 @@ func (d *detector) allocated(b *heap.Block) {
 	}
 }
 
-// goTo goes on to a step that began at a time.
+// goTo advances to a step that began at a time.
 func (d *detector) goTo(step int, time uint64) {
 	for i := max(d.step+1, step-len(d.begins)+1); i <= step; i++ {
 		d.begins[i%len(d.begins)] = time
@@ -173,7 +175,7 @@ func (d *detector) goTo(step int, time uint64) {
 	d.step = step
 }
 
-// freed takes a block that leaves the live set.
+// freed removes a block that leaves the live set.
 func (d *detector) freed(b *heap.Block) {
 	s := d.removed(b)
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
@@ -185,13 +187,13 @@ func (d *detector) freed(b *heap.Block) {
 	}
 }
 
-// moved takes a block that becomes another one.
+// moved replaces a block by another one.
 func (d *detector) moved(from, to *heap.Block) {
 	d.removed(from)
 	d.allocated(to)
 }
 
-// removed counts a block no more; nil: it was not counted.
+// removed stops counting a block, and returns its site; nil: it was not counted.
 func (d *detector) removed(b *heap.Block) *site {
 	if !counts(b) {
 		return nil
@@ -212,7 +214,7 @@ func (d *detector) removed(b *heap.Block) *site {
 	return s
 }
 
-// key is what a block counts, and the key of its site.
+// key returns the amount for which a block counts, and the key of its site.
 func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
 	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] {
@@ -221,7 +223,7 @@ func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.requested)))}
 }
 
-// find is what a block counts, and its site.
+// find returns the amount for which a block counts, and its site.
 func (d *detector) find(b *heap.Block) (floor, *site) {
 	f, k := d.key(b)
 	at := &d.recent[(uint64(k.stack)^uint64(k.class))%recentSites]
@@ -231,7 +233,7 @@ func (d *detector) find(b *heap.Block) (floor, *site) {
 	return f, at.site
 }
 
-// lookUp is the site with a key, and a block of a size.
+// lookUp returns the site with a key, creating it for a block of the given size.
 func (d *detector) lookUp(k siteKey, bytes uint64) *site {
 	s := d.sites[k]
 	if s == nil {
@@ -244,7 +246,7 @@ func (d *detector) lookUp(k siteKey, bytes uint64) *site {
 	return s
 }
 
-// entry is what a map has for a key, and a new zero value where it has none.
+// entry returns a map's value for a key, and adds a zero value if there is none.
 func entry[K comparable, V any](m map[K]*V, k K) *V {
 	v := m[k]
 	if v == nil {
@@ -254,7 +256,7 @@ func entry[K comparable, V any](m map[K]*V, k K) *V {
 	return v
 }
 
-// source is what is known of a stack.
+// source returns what is known of a stack.
 func (d *detector) source(id event.StackID) *source {
 	s := d.sources[id]
 	if s == nil {
@@ -265,7 +267,7 @@ func (d *detector) source(id event.StackID) *source {
 	return s
 }
 
-// learn looks at a stack, which can become known after its first event.
+// learn inspects a stack, whose frames can become known after its first event.
 func (d *detector) learn(id event.StackID, s *source) {
 	if s.stack != nil {
 		return
@@ -298,7 +300,7 @@ func lineOf(f *event.Frame) line {
 	return line{file: f.File, line: max(0, f.Line), function: f.Func}
 }
 
-// forwardLine is the outermost line of the program that calls a module (torch/nn/modules/module.py).
+// forwardLine returns the outermost line of the program that calls a module (torch/nn/modules/module.py).
 func (d *detector) forwardLine(frames []event.Frame) line {
 	var out line
 	called := false
@@ -315,8 +317,8 @@ func (d *detector) forwardLine(frames []event.Frame) line {
 	return out
 }
 
-// churns says whether most of what is allocated is freed again: of PyTorch's blocks, where there are any. What is loaded layer by layer recurs
-// too, and stays.
+// churns reports whether most of what is allocated is freed again, counting only PyTorch's blocks if there are any.
+// Loading a model layer by layer also recurs, but its memory stays.
 func (d *detector) churns() bool {
 	allocs, frees := d.allocs, d.before
 	if allocs == 0 {
@@ -325,7 +327,7 @@ func (d *detector) churns() bool {
 	return frees >= allocs-allocs/4
 }
 
-// forgetChurn begins to count anew what is allocated and freed.
+// forgetChurn resets the counts of allocations and frees.
 func (d *detector) forgetChurn() {
 	d.allocs, d.frees, d.before = 0, 0, 0
 	d.otherAllocs, d.otherFrees, d.otherBefore = 0, 0, 0

@@ -4,20 +4,22 @@ package leaks
 
 import "github.com/gputrace/gputrace/event"
 
-// exchangeShare is the part of what size classes of a stack rise by that the stack as a whole must rise by: of a full buffer whose entries
-// differ in size, one class rises where another falls.
+// exchangeShare is the share of the rises of a stack's size classes by which the stack as a whole must rise: in a full
+// buffer whose entries differ in size, one class rises while another falls.
 const exchangeShare = 0.5
 
-// The number of entries rises and falls by chance in a cache that is bounded in bytes, or with sessions that come and go.
+// In a cache bounded by bytes, or with sessions that come and go, the number of entries rises and falls by chance.
 const (
-	longLived = 8 // steps after which a block that is freed counts as an entry
-	// certainRise is how many times the standard deviation of a difference of as many blocks as were exchanged a rise must be.
+	longLived = 8 // a block that is freed after this number of steps counts as an entry
+	// certainRise is the minimum rise, in standard deviations of the difference that exchanging the same number of
+	// blocks at random would make.
 	certainRise = 4
-	// pureRise is how many times as many as were freed a rise must be that needs no such proof.
+	// pureRise: a rise of pureRise times the freed blocks needs no such proof.
 	pureRise = 2
 )
 
-// byChance says whether a rise from a window on, or the later half of it, is what entries that come and go rise by now and then.
+// byChance reports whether a rise from a window on, or the later half of it, can be a random fluctuation of entries
+// that come and go.
 func (s *series) byChance(base int) bool {
 	if s.gone == nil {
 		return false
@@ -29,19 +31,19 @@ func (s *series) byChance(base int) bool {
 	return s.isChance(left, from) || s.isChance(left, (from+end)/2)
 }
 
-// isChance says that of the survivors from a window on. Where n entries were freed and n others allocated, the difference has a standard
-// deviation of the root of 2n, if they come and go by themselves.
+// isChance reports this for the survivors from a window on. If n entries are freed and n others allocated
+// independently, the difference has a standard deviation of the square root of 2n.
 func (s *series) isChance(left []floor, from int) bool {
 	end := len(left) - 1
 	return isChance(float64(left[end].blocks-left[from].blocks), float64(s.gone.grew(from, end)))
 }
 
-// isChance says that of a rise while a number of blocks were freed.
+// isChance reports whether a rise can be chance, given the number of blocks that were freed.
 func isChance(rise, freed float64) bool {
 	return rise < pureRise*freed && rise*rise < certainRise*certainRise*2*freed
 }
 
-// grew is by how much a count rose between two windows. It has none before it begins.
+// grew returns how much a count rose between two windows. It is 0 before the count begins.
 func (s *series) grew(from, to int) int64 {
 	if to >= len(s.windows) {
 		return 0
@@ -49,19 +51,19 @@ func (s *series) grew(from, to int) int64 {
 	return s.windows[to].blocks - s.windows[from].blocks
 }
 
-// stackKey is all size classes of a stack.
+// stackKey identifies all size classes of a stack.
 type stackKey struct {
 	place place
 	stack event.StackID
 }
 
-// stackRise is the windows of a stack: of all its size classes, and of those that rise.
+// stackRise has the windows of a stack: of all its size classes, and of those that rise.
 type stackRise struct {
 	whole, risen []floor
 	base         int // window before the rise
 }
 
-// withoutExchange is what rises, without the sites in whose place blocks of the same stack and of other size classes were freed.
+// withoutExchange removes the sites whose blocks replaced blocks of the same stack and other size classes.
 func (d *detector) withoutExchange(all []risen) []risen {
 	rises := map[stackKey]*stackRise{}
 	for i := range all {
@@ -91,9 +93,9 @@ func (d *detector) withoutExchange(all []risen) []risen {
 	return out
 }
 
-// plusWindows adds windows of series that were advanced to the same step.
+// plusWindows adds up the windows of series that were advanced to the same step.
 func plusWindows(sum, windows []floor) []floor {
-	if len(windows) == 0 { // nothing of it outlived a step
+	if len(windows) == 0 { // nothing of it survived a step
 		return sum
 	}
 	if sum == nil {
@@ -105,7 +107,7 @@ func plusWindows(sum, windows []floor) []floor {
 	return sum
 }
 
-// goesOn says whether the stack as a whole rises with its size classes.
+// goesOn reports whether the stack as a whole rises with its size classes.
 func (r *stackRise) goesOn() bool {
 	whole, part := survivors(r.whole), survivors(r.risen)
 	end := len(part) - 1

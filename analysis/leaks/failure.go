@@ -7,7 +7,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 )
 
-// Failure returns the time of the failed request after which the program did not go on, CLOCK_BOOTTIME nanoseconds; 0: there is none.
+// Failure returns the time of the failed request that ended the program, CLOCK_BOOTTIME nanoseconds; 0: none did.
 func Failure(t *view.Trace, table *steps.Table) uint64 {
 	failed, _ := t.Refusals()
 	if len(failed) == 0 {

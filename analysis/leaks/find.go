@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leaks says of a recording whether memory grows from step to step, and by which lines of the program: a replay goes in,
-// a verdict with findings comes out. The rules and thresholds are in docs/leaks.md.
+// Package leaks finds out whether memory grows from step to step, and which lines of the program are responsible: it
+// turns the replay of a recording into a verdict with findings. The rules and thresholds are in docs/leaks.md.
 package leaks
 
 import (
@@ -18,31 +18,31 @@ import (
 
 // Options of Find. nil is the zero value.
 type Options struct {
-	// Library has prefixes of Python files that are not the program's own, as recordings have them.
+	// Library has path prefixes of Python files that do not belong to the program itself, as in recordings.
 	Library []string
-	// Free is what of each device is not in use by anybody at the end of the recording, bytes. nil or missing: not known.
+	// Free is the memory of each device that is unused at the end of the recording, bytes. nil or missing: not known.
 	Free map[event.Device]uint64
-	// Size is all memory of each device, bytes. nil or missing: not known.
+	// Size is the total memory of each device, bytes. nil or missing: not known.
 	Size map[event.Device]uint64
-	// Ended reports that the program has ended: no device will be full.
+	// Ended means that the program has ended, so that no device will become full.
 	Ended bool
-	// Holders names what holds the blocks of sites at the end; nil: not known. It counts where HolderOf names nothing.
+	// Holders are the holders of the blocks of sites at the end; nil: not known. They are used where HolderOf is not known.
 	Holders []Holder
-	// HolderOf says the same of single blocks; nil: not known. Live is the blocks of now, which only a Watch needs.
+	// HolderOf returns the holder of a single block; nil: not known. Live is the current blocks, which only a Watch needs.
 	HolderOf HolderOf
 	Live     iter.Seq[heap.Block]
-	// Until is the time of the last event that counts, CLOCK_BOOTTIME nanoseconds: that of the request whose failure ended the program, which
-	// frees everything afterwards. 0: all events count.
+	// Until is the time of the last event that counts, CLOCK_BOOTTIME nanoseconds: that of the failed request that
+	// ended the program, because everything is freed after it. 0: all events count.
 	Until uint64
-	// Earlier is the same of readings while the program ran, in order. It counts where Holders names nothing.
+	// Earlier is Holders from scans while the program ran, in order. It is used where Holders names nothing.
 	Earlier [][]Holder
-	// Facts are what readings found beside the names of holders, by name; nil: nothing.
+	// Facts are facts that scans found beside the names of holders, by name; nil: none.
 	Facts map[string]advice.Facts
-	// Garbage names what most blocks of a line are garbage of, by line, if readings found that they are; nil: of none.
+	// Garbage maps a line to the holder of its garbage, if scans found that most of its blocks are garbage; nil: none.
 	Garbage map[string]string
 }
 
-// Holder is blocks of a line that one thing holds.
+// Holder counts blocks of a line that have one holder.
 type Holder struct {
 	Site   string // as stacks.FrameName
 	Name   string
@@ -50,7 +50,7 @@ type Holder struct {
 	Blocks uint64 // 0: not known
 }
 
-// Holders is a reading of holders that was brought together with the live blocks; nil: there was none.
+// Holders returns the holders of a scan that was joined with the live blocks; nil: no scan.
 func Holders(j *view.Joined) []Holder {
 	if j == nil {
 		return nil
@@ -63,7 +63,7 @@ func Holders(j *view.Joined) []Holder {
 	return out
 }
 
-// Facts are what a reading of holders found beside their names; nil: there was none.
+// Facts returns the facts about holders of a scan; nil: no scan.
 func Facts(j *view.Joined) map[string]advice.Facts {
 	if j == nil {
 		return nil
@@ -71,7 +71,7 @@ func Facts(j *view.Joined) map[string]advice.Facts {
 	return j.Facts
 }
 
-// Earlier is what was read of holders while a trace was recorded.
+// Earlier returns the holder scans that were made while a trace was recorded.
 func Earlier(t *view.Trace) [][]Holder {
 	var out [][]Holder
 	for _, h := range t.Held() {
@@ -80,7 +80,7 @@ func Earlier(t *view.Trace) [][]Holder {
 	return out
 }
 
-// EarlierRows is one such reading.
+// EarlierRows returns one such scan.
 func EarlierRows(rows []event.HeldRow) []Holder {
 	var out []Holder
 	for _, r := range rows {
@@ -95,47 +95,48 @@ type Verdict string
 // The verdicts.
 const (
 	Growing     Verdict = "growing"       // there are findings
-	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
-	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
-	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, Suspects, or Steps.Rise by no rule
+	Steady      Verdict = "steady"        // there are none, in at least MinSteps steps
+	OutOfMemory Verdict = "out_of_memory" // a request was refused, and there are no findings
+	Unclear     Verdict = "unknown"       // no steps, fewer than MinSteps, Steps.Loads, Suspects, or an unexplained Steps.Rise
 )
 
-// MinSteps is how many steps it takes to say that nothing grows.
+// MinSteps is the number of steps needed to conclude that nothing grows.
 const MinSteps = 20
 
 // Report is the verdict on a recording.
 type Report struct {
 	Verdict Verdict
 	Steps   Steps
-	// Findings are what grows, the most bytes each step first.
+	// Findings are what grows, the most bytes per step first.
 	Findings []Finding
-	// Notes are what grows so slowly that it will never matter, the most bytes first. They do not change the verdict.
+	// Notes are growth that is too slow to matter, the most bytes first. They do not change the verdict.
 	Notes []Finding
-	// Past are what grew in a loop that has ended, where another one runs now.
+	// Past is growth in a loop that has ended, if another one is running now.
 	Past []Finding
-	// Stopped are what grew in the loop that runs and has stopped, such as a cache that is full: by Grown bytes, until step Last.
+	// Stopped is growth that has stopped in the running loop, such as a cache that is full: by Grown bytes, until step Last.
 	Stopped []Finding
-	// Suspects are what may grow, where there are no findings: lines that rise at one period of which too few were seen, the most bytes first.
+	// Suspects are possible growth, if there are no findings: lines that rise at a period of which too few were seen,
+	// the most bytes first.
 	Suspects []Finding
-	// Risers are the lines of which Steps.Rise is, as far as lines are known, the most bytes first.
+	// Risers are the lines that contribute to Steps.Rise, as far as known, the most bytes first.
 	Risers []Riser
 }
 
-// Steps says how steps were found.
+// Steps describes how steps were found.
 type Steps struct {
-	Count  int          // complete ones
+	Count  int          // number of complete ones
 	Last   int          // number of the last complete one
-	Source steps.Source // empty: none were found
-	On     string       // the line or function that a step begins with; of SourcePeriod, the line that recurs
+	Source steps.Source // empty: no steps were found
+	On     string       // the line or function that a step begins with; for SourcePeriod, the line that recurs
 	Period float64      // mean length, nanoseconds; 0: not known
-	Loads  bool         // next to nothing is freed, and steps are few: it may be a model that is loaded, and is not judged
-	Rise   uint64       // bytes by which what is in use between steps rose in their later half; 0: by no more than steady memory does
-	Slopes *Slopes      // of a recording of MPS; nil: there is none, or too few steps
+	Loads  bool         // almost nothing is freed, and steps are few: this may be the loading of a model, which is not judged
+	Rise   uint64       // bytes by which the memory in use between steps rose in the later half; 0: no more than steady memory does
+	Slopes *Slopes      // for a recording of MPS; nil: none, or too few steps
 
-	base int // steps before those that the detector has seen
+	base int // number of steps before those that the detector has seen
 }
 
-// Find judges a trace by its steps. It is replayed once.
+// Find judges a trace by its steps. It replays the trace once.
 func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 	f := NewFinder(t, table, o)
 	if f.detector == nil {
@@ -147,7 +148,7 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 	return f.Report(), nil
 }
 
-// Finder is Find for a replay that others share.
+// Finder is Find for a replay that is shared with others.
 type Finder struct {
 	trace    *view.Trace
 	table    *steps.Table
@@ -155,10 +156,10 @@ type Finder struct {
 	steps    Steps
 	detector *detector // nil: there are no steps
 	over     bool      // all that counts was seen: Options.Until
-	past     []Finding // of loops that have ended
+	past     []Finding // findings of loops that have ended
 }
 
-// NewFinder is a finder that has seen nothing. o may be nil.
+// NewFinder returns a finder that has seen nothing. o may be nil.
 func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if o == nil {
 		o = &Options{}
@@ -184,7 +185,7 @@ func (f *Finder) newDetector() *detector {
 	return d
 }
 
-// begin judges the loops that have ended, and begins to follow the one that runs at the end with what is in use then.
+// begin judges the loops that have ended, and starts to follow the last loop with the memory in use at its beginning.
 func (f *Finder) begin(live iter.Seq[heap.Block]) {
 	first, loop := f.table.First(), f.table.Loop()
 	from, _, _ := f.table.Span(first)
@@ -201,7 +202,7 @@ func (f *Finder) begin(live iter.Seq[heap.Block]) {
 	f.detector, f.steps.base = d, loop-1
 }
 
-// Visitor is what the replay calls.
+// Visitor returns the functions for the replay.
 func (f *Finder) Visitor() *view.Visitor {
 	if f.detector == nil {
 		return &view.Visitor{}
@@ -236,7 +237,7 @@ func (f *Finder) Visitor() *view.Visitor {
 	}
 }
 
-// before takes the next event before it is applied.
+// before handles an event before it is applied.
 func (f *Finder) before(e *event.Event, h *heap.Heap) {
 	if f.over = f.over || f.options.Until > 0 && e.Time > f.options.Until; f.over {
 		return
@@ -255,14 +256,14 @@ func (f *Finder) before(e *event.Event, h *heap.Heap) {
 	d.turnover.see(e, d)
 }
 
-// Report is the verdict, when all was replayed.
+// Report returns the verdict, after the replay.
 func (f *Finder) Report() *Report {
 	r := judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
 	r.Past = f.past
 	return r
 }
 
-// judge is the verdict on what a detector has seen, which goes on afterwards. nil: there were no steps.
+// judge returns the verdict on what a detector has seen so far. d is nil if there are no steps.
 func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	r := &Report{Verdict: Unclear, Steps: s}
 	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading()
@@ -282,19 +283,19 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	return r
 }
 
-// A model that is loaded layer by layer recurs, and what is loaded stays. What goes on for longer than this is judged as what grows.
+// Loading a model layer by layer recurs, and the loaded memory stays. Only a loop longer than this is judged.
 const (
 	loadSteps = 100
 	loadTime  = 5e9 // nanoseconds
 )
 
-// outlastLoading reports whether there are more steps than a model that is loaded would have.
+// outlastLoading reports whether there are more steps than loading a model would take.
 func (s *Steps) outlastLoading() bool {
 	return s.Count >= loadSteps && float64(s.Count)*s.Period >= loadTime
 }
 
-// Settled reports whether steps can be announced while they go on. What recurs can be a layer of a pass whose end was not seen yet; a pass
-// takes less time than this.
+// Settled reports whether steps can be announced during the recording. What recurs can be a layer of a pass whose end
+// was not seen yet, but a pass takes less time than this.
 func (s *Steps) Settled() bool {
 	return s.Source != steps.SourcePeriod || float64(s.Count)*s.Period >= loadTime
 }

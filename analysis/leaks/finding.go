@@ -14,23 +14,23 @@ import (
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
-// Kind is what a finding is of.
+// Kind is the kind of memory and growth of a finding.
 type Kind string
 
 // The kinds.
 const (
-	Leak         Kind = "leak"   // of PyTorch's blocks, by equal amounts
-	Growth       Kind = "growth" // of PyTorch's blocks, by amounts that vary
-	HostGrowth   Kind = "host"   // of pinned host memory
-	DeviceGrowth Kind = "device" // of device memory outside PyTorch
+	Leak         Kind = "leak"   // PyTorch's blocks, by equal amounts
+	Growth       Kind = "growth" // PyTorch's blocks, by varying amounts
+	HostGrowth   Kind = "host"   // pinned host memory
+	DeviceGrowth Kind = "device" // device memory outside PyTorch
 )
 
-// Confidence is how much a finding was seen of.
+// Confidence says on how many periods a finding is based.
 type Confidence string
 
 // The confidences.
 const (
-	Low    Confidence = "low"    // fewer than 10 periods: a queue that fills looks the same
+	Low    Confidence = "low"    // fewer than 10 periods, which could also be a queue that fills
 	Medium Confidence = "medium" // fewer than 20
 	High   Confidence = "high"
 )
@@ -40,51 +40,51 @@ type Finding struct {
 	Kind     Kind
 	Layer    event.Layer
 	Device   event.Device
-	File     string // of Python; else empty
+	File     string // Python file; otherwise empty
 	Line     int    // 0: not known
-	Function string // or the native symbol
-	Backward bool   // it is not the line that allocates, but what follows it in the backward pass
+	Function string // function, or native symbol
+	Backward bool   // allocated in the backward pass of the line, not by the line itself
 	Stack    *event.Stack
-	Holder   string // of most of its blocks; empty: not known
-	// Sites are the names of the sites that it is made of, as Holder.Site.
+	Holder   string // holder of most of its blocks; empty: not known
+	// Sites are the names of its sites, as Holder.Site.
 	Sites []string
-	// Stacks are those with which its blocks were allocated, in order. Blocks of another size can have the same ones.
+	// Stacks are the stacks that allocated its blocks, in order. They can also have allocated blocks of other sizes.
 	Stacks []event.StackID
-	// Calls are what the line calls outside PyTorch's core, such as a library's modules; nil: it allocates itself.
+	// Calls are calls of the line outside PyTorch's core, such as a library's modules; nil: the line allocates itself.
 	Calls []Call
-	// Newer is how many of LiveBlocks the reading that found Holder says nothing of, most of them because they are newer. They are
-	// attributed to it because they are alike.
+	// Newer is the number of LiveBlocks that the scan that found Holder does not cover, most of them because they are
+	// newer. They are attributed to Holder because they are alike.
 	Newer uint64
 
-	Blocks    float64 // each step
-	Requested float64 // bytes each step; NaN: not known
-	Bytes     float64 // of the blocks, each step
+	Blocks    float64 // per step
+	Requested float64 // bytes per step; NaN: not known
+	Bytes     float64 // block sizes, per step
 
-	Period      int // steps between two rises
-	First, Last int // steps, from 1: the first one exact to 1/64 of all
+	Period      int // number of steps between two rises
+	First, Last int // step numbers, from 1; First is exact to 1/64 of all steps
 	LiveBytes   uint64
 	LiveBlocks  uint64
-	Grown       uint64  // of LiveBytes, what was allocated since First
-	Share       float64 // of the growth of its layer and device since then, 0 to 1; NaN: that did not grow
+	Grown       uint64  // part of LiveBytes that was allocated since First
+	Share       float64 // share of the growth of its layer and device since First, 0 to 1; NaN: that did not grow
 	Confidence  Confidence
-	Seconds     float64 // until the device is full, by all that grows on it, from the end of the recording on; NaN: not known
-	// Phase is the part of a step in which its blocks are allocated, and UsualEnd the one in which blocks of the same sites are freed
-	// as a rule. Empty: not known; UsualEnd also when it is the same.
+	Seconds     float64 // from the end of the recording until the device is full, by all growth on it; NaN: not known
+	// Phase is the phase in which its blocks are allocated, and UsualEnd the phase in which blocks of the same sites
+	// are usually freed. Empty: not known; UsualEnd is also empty when it equals Phase.
 	Phase, UsualEnd phases.Phase
 	Graph           bool // it is a call of a module, most of whose blocks stay
 
-	blocks map[siteKey]bool // whose blocks it is made of
+	blocks map[siteKey]bool // the sites whose blocks it includes
 	proof  proof
 }
 
-// Name is the line for people: "train.py:88 main", or the native symbol.
+// Name returns the line for people: "train.py:88 main", or the native symbol.
 func (f *Finding) Name() string {
 	l := line{f.File, f.Line, f.Function, f.Backward}
 	return l.name()
 }
 
-// forwardShare is the part of the blocks below a call of a module that must stay before the call itself is named: with less, single
-// outputs are kept, and their own lines say more.
+// forwardShare is the share of the blocks below a call of a module that must stay for the finding to name the call.
+// With a smaller share, single outputs are kept, and their own lines are more informative.
 const forwardShare = 0.25
 
 // risen is a series that rises.
@@ -92,12 +92,12 @@ type risen struct {
 	trend
 	place place
 	line  line
-	from  *source // nil: of a whole line
-	site  siteKey // where from is not nil
+	from  *source // nil: the series is of a whole line
+	site  siteKey // set if from is not nil
 	stack *event.Stack
 }
 
-// findings judges all series. Sites by size class are exact; a line is judged as a whole where none of its sites rises by itself.
+// findings judges all series. Sites by size class are exact; a line is judged as a whole if none of its sites rises by itself.
 func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	var all []risen
 	done := map[lineKey]bool{}
@@ -130,7 +130,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	return out
 }
 
-// byLine groups what rises by its line.
+// byLine groups rising series by line.
 func byLine(all []risen) map[lineKey][]risen {
 	out := map[lineKey][]risen{}
 	for _, r := range all {
@@ -140,7 +140,7 @@ func byLine(all []risen) map[lineKey][]risen {
 	return out
 }
 
-// lineTrend judges all blocks of a line: by their number, else by the bytes, which can grow without it.
+// lineTrend judges all blocks of a line by their number or otherwise by their bytes, which can grow alone.
 func lineTrend(s *series) (trend, bool) {
 	if t, ok := s.blockTrend(); ok {
 		return t, true
@@ -158,7 +158,7 @@ func lineTrend(s *series) (trend, bool) {
 	return t, ok
 }
 
-// nameForwards names series after the call of a module where most of what the call allocates stays.
+// nameForwards names series after a module's call if most of what the call allocates stays.
 func (d *detector) nameForwards(all []risen) {
 	stayed := map[line]int64{}
 	for i := range all {
@@ -177,7 +177,7 @@ func (d *detector) nameForwards(all []risen) {
 	}
 }
 
-// stackOf is one of the stacks of a line.
+// stackOf returns one of the stacks of a line.
 func (d *detector) stackOf(l line) *event.Stack {
 	least := event.StackID(math.MaxUint64)
 	for id, s := range d.sources {
@@ -188,11 +188,12 @@ func (d *detector) stackOf(l line) *event.Stack {
 	return d.resolve(least)
 }
 
-// wholeFactor is how much more a line must grow than its sites that rise by themselves for it to be judged as a whole: a model that is made with
-// another width each time has one site of a size class now, and another one then.
+// wholeFactor is how much more a line must grow than its rising sites to be judged as a whole: for example, a model
+// that is created with a different width each time has sites in different size classes.
 const wholeFactor = 1.25
 
-// trends are what rises at one line, the most first: its sites, or the line as a whole where they are the smaller part of it.
+// trends returns the trends of one line, the largest first: of its sites, or of the whole line if the sites account for
+// the smaller part.
 func (d *detector) trends(k lineKey, g []risen) []trend {
 	out := trendsOf(g)
 	sum, alone := amount{}, true
@@ -208,7 +209,7 @@ func (d *detector) trends(k lineKey, g []risen) []trend {
 	return out
 }
 
-// trendsOf puts what rises at one line in order, the most first, and returns its trends.
+// trendsOf sorts the rising series of one line, the largest first, and returns their trends.
 func trendsOf(g []risen) []trend {
 	sorts.Func(g, func(a, b risen) int {
 		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period),
@@ -221,7 +222,7 @@ func trendsOf(g []risen) []trend {
 	return out
 }
 
-// finding adds up what rises at one line.
+// finding adds up the rising series of one line.
 func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o *Options) Finding {
 	f := Finding{
 		Kind: kindOf(k.place.layer, rises), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
@@ -257,12 +258,12 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	return f
 }
 
-// fill says of findings when their device is full: what is free on it is there for all that grows on it.
+// fill sets when the devices of findings will be full, from the free memory of a device and all growth on it.
 func fill(all []Finding, steps *Steps, o *Options) {
 	if o.Ended {
 		return
 	}
-	growth := map[event.Device]float64{} // bytes a step
+	growth := map[event.Device]float64{} // bytes per second
 	for i := range all {
 		if f := &all[i]; f.Layer != event.LayerHost {
 			growth[f.Device] += f.Bytes
@@ -301,7 +302,7 @@ func confidenceOf(periods int) Confidence {
 	return High
 }
 
-// shareOf is the part that a rise has in that of all, since a window.
+// shareOf returns the share of a rise in the total rise since a window.
 func shareOf(total *series, base int, rise int64) float64 {
 	left := survivors(total.windows)
 	if base >= len(left) {
@@ -314,7 +315,7 @@ func shareOf(total *series, base int, rise int64) float64 {
 	return min(1, float64(rise)/float64(grown))
 }
 
-// sitesOf are the names of the sites of a finding: its own, and those below a call of a module.
+// sitesOf returns the names of the sites of a finding: its own, and those below a call of a module.
 func sitesOf(name string, g []risen) []string {
 	out := []string{name}
 	for i := range g {
@@ -325,24 +326,24 @@ func sitesOf(name string, g []risen) []string {
 	return out
 }
 
-// unnamedHolder begins the name of an object that no variable was found to lead to, in a reading of a process that goes on.
+// unnamedHolder is the prefix of an object's name to which no variable was found to lead, in a scan of a running process.
 const unnamedHolder = "C++ "
 
 const (
-	// attributedFrom is how many blocks of a line must be known to have one holder for others, which a reading says nothing of, to be
-	// attributed to it, and attributedShare the part of the known bytes that it must hold. Those of which only the class in C++ was
-	// found, as of tensors that were made during the reading, are not known; there may be so many times as many of them.
+	// attributedFrom is the number of blocks of a line that must be known to have one holder before others, which a scan does not
+	// cover, are attributed to it; attributedShare is the share of the known bytes that it must hold. Blocks of which only the C++
+	// class was found, such as tensors created during the scan, count as unknown, up to attributedNative times as many bytes.
 	attributedFrom   = 5
 	attributedShare  = 0.75
 	attributedNative = 3
 )
 
-// commonShare is the part of the known bytes that the container must hold which names a finding; where none does, half is enough.
+// commonShare is the share of the known bytes that a container must hold to name a finding; if none does, half is enough.
 const commonShare = 0.75
 
-// holder is what holds most of the blocks of a finding's sites: the innermost container that they have in common, "kept[0..99]" of
-// "kept[0..99].loss" and "kept[0..99].score"; empty: nothing that is known. Names in brackets are of what is not a holder. A job that goes on
-// has allocated, when it was read, what is in no reading: where that is most of it, what is known decides, and open counts the rest.
+// holder returns the holder of most blocks of a finding's sites, as their innermost common container: "kept[0..99]" for
+// "kept[0..99].loss" and "kept[0..99].score"; empty when not known. Names in brackets are not holders. A running job
+// has newer blocks that no scan covers; if they are the majority, the known ones decide, and open counts the others.
 func (f *Finding) holder(all []Holder) (best string, open uint64) {
 	var parts []varpath.Part
 	var sum, known, native uint64
@@ -374,7 +375,7 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 	return "", 0
 }
 
-// within adds up what lies in a container.
+// within adds up what a container holds.
 func (f *Finding) within(all []Holder, container string) (bytes, blocks uint64) {
 	for i := range all {
 		if h := &all[i]; slices.Contains(f.Sites, h.Site) && varpath.Within(h.Name, container) {
@@ -384,7 +385,7 @@ func (f *Finding) within(all []Holder, container string) (bytes, blocks uint64) 
 	return bytes, blocks
 }
 
-// nameHolder finds what holds a finding: by its blocks, where they were read one by one, by an earlier reading of them, by its sites.
+// nameHolder sets the holder of a finding, from a scan of single blocks, otherwise from its sites, otherwise from an earlier scan.
 func (d *detector) nameHolder(f *Finding, o *Options) {
 	sites := o.Holders
 	if !f.isMostOf(sites) {
@@ -404,7 +405,8 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 	}
 }
 
-// isMostOf reports whether a finding is at least half of what is known to be held of its sites: else what holds the sites need not hold it.
+// isMostOf reports whether a finding is at least half of the held memory of its sites; otherwise it may have another
+// holder than most of them.
 func (f *Finding) isMostOf(all []Holder) bool {
 	sum := uint64(0)
 	for i := range all {
@@ -415,10 +417,10 @@ func (f *Finding) isMostOf(all []Holder) bool {
 	return sum <= 2*f.LiveBytes
 }
 
-// Named reports whether it is a variable, and not one of the texts that stand for something unknown, or a class of C++.
+// Named reports whether the name is a variable, not a placeholder for something unknown or a C++ class.
 func (h *Holder) Named() bool { return h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' }
 
-// holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
+// holdEarlier sets the holder from the latest earlier scan that has one, and attributes newer blocks that are alike to it.
 func (f *Finding) holdEarlier(readings [][]Holder) {
 	for _, all := range slices.Backward(readings) {
 		holder, open := f.holder(all)

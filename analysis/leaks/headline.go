@@ -10,8 +10,9 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Total adds up findings: of host memory if the first is, else of all others. lines is how many were added up. The sum has the name, holder
-// and confidence of the first; its bytes are those of one step unless all have the same period.
+// Total adds up findings: those of host memory if the first is one, otherwise all others. lines is the number of
+// findings added. The sum has the name, holder and confidence of the first, and its bytes are those of one step unless
+// all findings have the same period.
 func Total(all []Finding) (sum Finding, lines int) {
 	for i := range all {
 		f := &all[i]
@@ -32,14 +33,14 @@ func Total(all []Finding) (sum Finding, lines int) {
 	return sum, lines
 }
 
-// headShare is the part of the largest finding's bytes that a line of the program must have to come before a native symbol.
+// headShare is the share of the largest finding's bytes that a program's line needs to come before a native symbol.
 const headShare = 0.5
 
-// nearShare is the same of a line that ran, to come before one whose growth is allocated in the backward pass.
+// nearShare is the share that a line's own allocations need to come before growth that is allocated in the backward pass of a line.
 const nearShare = 0.9
 
-// order puts what grows most first. Among equals a line of the program comes first that has an advice, then one that ran itself, then one
-// that leads to the others.
+// order sorts findings by growth. Among equals, a line of the program with advice comes first, then one that allocates
+// itself, then one that leads to the others.
 func order(all []Finding) {
 	sorts.Func(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(b.proof.leads, a.proof.leads), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
@@ -68,7 +69,7 @@ func order(all []Finding) {
 	}
 }
 
-// rank is the place of a finding among those that grow by the same bytes.
+// rank returns the order of a finding among those that grow by the same bytes.
 func rank(f *Finding) int {
 	switch {
 	case f.File == "":

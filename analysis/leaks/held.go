@@ -15,10 +15,10 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// HolderOf says what holds a block; empty: that is not known.
+// HolderOf returns the holder of a block; empty: not known.
 type HolderOf func(b *heap.Block) string
 
-// HolderIn is what a reading says that was brought together with the live blocks; nil: there was none.
+// HolderIn returns the holders of a scan that was joined with the live blocks; nil: no scan.
 func HolderIn(j *view.Joined) HolderOf {
 	if j == nil || j.Blocks == nil {
 		return nil
@@ -26,13 +26,13 @@ func HolderIn(j *view.Joined) HolderOf {
 	return func(b *heap.Block) string { return j.Blocks[b.Key()].Holder }
 }
 
-// siteHolder is a site, and what holds blocks of it.
+// siteHolder is a site and a holder of its blocks.
 type siteHolder struct {
 	site   siteKey
 	holder string
 }
 
-// heldSites adds up what holds the live blocks of sites. A line of a framework's job, "trainer.train()", has sites with many holders.
+// heldSites adds up the live blocks of sites by holder. A line such as "trainer.train()" has sites with many holders.
 type heldSites map[siteHolder]Holder
 
 func (h heldSites) add(site siteKey, b *heap.Block, holder string) {
@@ -56,7 +56,7 @@ func (d *detector) hold(live iter.Seq[heap.Block], of HolderOf) {
 	}
 }
 
-// of is what holds the blocks of a finding, by holder, the most bytes first.
+// of returns the holders of the blocks of a finding, the most bytes first.
 func (h heldSites) of(f *Finding) []Holder {
 	sums := map[string]Holder{}
 	for k, row := range h {
@@ -70,8 +70,8 @@ func (h heldSites) of(f *Finding) []Holder {
 	return out
 }
 
-// HeldBy is what holds the live blocks of a finding, as a recording keeps it; nil: none of it is known. Blocks without a holder can be newer
-// than the reading: only as many count as the finding had when it was asked for.
+// HeldBy returns the holders of the live blocks of a finding, in the form for a recording; nil: not known. Blocks without a
+// holder can be newer than the scan, so only as many are counted as the finding had when the scan was requested.
 func HeldBy(f *Finding, live iter.Seq[heap.Block], of HolderOf) []event.HeldRow {
 	if of == nil {
 		return nil
@@ -96,13 +96,14 @@ func HeldBy(f *Finding, live iter.Seq[heap.Block], of HolderOf) []event.HeldRow 
 	return out
 }
 
-// Passing is what holds blocks of sites that were freed while a reading went on, as a recording keeps it, with all else that it says of these
-// sites; nil: there is none. A block without a holder is taken for the one that followed: only what is more than those that were seen is open.
+// Passing returns, in the form for a recording, the holders of blocks that were freed during a scan, and the other
+// holders of the same sites; nil: none. A block without a holder is assumed to have replaced a freed one, so only those
+// in excess of the freed ones count as unknown.
 func Passing(j *view.Joined) (out []event.HeldRow) {
 	if j == nil {
 		return nil
 	}
-	seen := map[string]uint64{} // blocks, by site
+	seen := map[string]uint64{} // number of blocks by site
 	for i := range j.Passing {
 		if r := &j.Passing[i]; r.Site != "" {
 			seen[r.Site] += r.Blocks
@@ -122,7 +123,7 @@ func Passing(j *view.Joined) (out []event.HeldRow) {
 	return out
 }
 
-// siteOf is the site of a block, as the detector has it.
+// siteOf returns the site of a block, as the detector defines it.
 func (f *Finding) siteOf(b *heap.Block) siteKey {
 	size := b.Requested
 	if b.Layer != event.LayerTorch || size == event.Unknown {
@@ -131,12 +132,12 @@ func (f *Finding) siteOf(b *heap.Block) siteKey {
 	return siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(size)}
 }
 
-// sizeClass is the power of two of a size, rounded up.
+// sizeClass returns the exponent of a size, rounded up to a power of two.
 func sizeClass(bytes uint64) uint8 {
 	return uint8(bits.Len64(max(bytes, 1) - 1))
 }
 
-// stacksOf are the stacks of sites, in order.
+// stacksOf returns the stacks of sites, in order.
 func stacksOf(sites map[siteKey]bool) []event.StackID {
 	var out []event.StackID
 	for k := range sites {
@@ -146,7 +147,7 @@ func stacksOf(sites map[siteKey]bool) []event.StackID {
 	return slices.Compact(out)
 }
 
-// sitesOfGroup are the sites that rise, or of a line that is judged as a whole, all of it.
+// sitesOfGroup returns the sites that rise, or all sites of a line that is judged as a whole.
 func (d *detector) sitesOfGroup(k lineKey, g []risen) map[siteKey]bool {
 	out := map[siteKey]bool{}
 	for i := range g {

@@ -6,35 +6,35 @@ import "slices"
 
 // Thresholds of the verdict. How they were chosen and confirmed is in docs/leaks.md.
 const (
-	warmUp     = 5  // steps: what rises in them alone is no leak
-	minRises   = 5  // of a leak: the fifth period is enough
-	looseRises = 10 // where they are not in equal distances, and of a growth
-	// gapFactor is how much longer than usual a pause between two rises may be, and the one at the end.
+	warmUp     = 5  // steps; a rise in them alone is no leak
+	minRises   = 5  // rises of a leak: the fifth period is enough
+	looseRises = 10 // rises of a growth, and of a leak at unequal distances
+	// gapFactor limits a pause between two rises, and the one at the end, to this multiple of the usual distance.
 	gapFactor = 2
-	// looseGap is the same of a growth.
+	// looseGap is gapFactor for a growth.
 	looseGap = 4
-	// fallFactor is how many times as much as it ever fell a series must have risen.
+	// fallFactor: a series must have risen by this multiple of its largest fall.
 	fallFactor = 2
-	looseFall  = 4 // of a growth, and where rises are not in equal distances
+	looseFall  = 4 // for a growth, and if rises are at unequal distances
 	// laterShare: a rise that was faster or slower before must last for 1/laterShare of all steps.
 	laterShare = 3
 )
 
-// measure picks what of a floor is judged.
+// measure selects the count of a floor that is judged.
 type measure func(floor) int64
 
 func blocksOf(f floor) int64    { return f.blocks }
 func requestedOf(f floor) int64 { return f.requested }
 
-// run is a rise that goes on up to the present: the last positions at which the survivors became more.
+// run is a rise that lasts up to the present: the last positions at which the number of survivors increased.
 type run struct {
 	at     []int // positions of the rises, ascending
-	base   int   // position before the first
-	total  int64 // of all rises
-	linear bool  // it rises by equal amounts in equal times
+	base   int   // position before the first rise
+	total  int64 // sum of all rises
+	linear bool  // equal amounts at equal distances
 }
 
-// rising finds the run at the end of floors, from a position on. ok is false when they do not rise up to the present, or slow down.
+// rising finds the run at the end of floors, from a position on. ok is false if they do not rise up to the present, or slow down.
 func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	left := survivors(floors)
 	at := risesOf(left, of, max(from, 1))
@@ -49,7 +49,7 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	if len(at) < need || len(floors)-1-at[len(at)-1] > factor*typicalGap(at)+1 {
 		return run{}, false
 	}
-	if !equalGaps(at) { // it could be chance: more must be seen
+	if !equalGaps(at) { // it could be chance: more rises are needed
 		need, falls = looseRises, looseFall
 	}
 	at = widen(left, of, at)
@@ -63,7 +63,7 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 		if keepsOn(left[r.base:], of) && (r.linear || loose) {
 			return r, true
 		}
-		at = at[len(at)/2:] // it can have filled first, and grow since
+		at = at[len(at)/2:] // it can have filled first, and grown since
 		need = max(need, looseRises)
 		if (len(floors)-at[0])*laterShare < len(floors) {
 			break
@@ -72,7 +72,7 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	return run{}, false
 }
 
-// risesOf is the positions at which survivors become more.
+// risesOf returns the positions at which the number of survivors increases.
 func risesOf(left []floor, of measure, from int) []int {
 	var out []int
 	for i := from; i < len(left); i++ {
@@ -83,7 +83,7 @@ func risesOf(left []floor, of measure, from int) []int {
 	return out
 }
 
-// typicalGap is the median of the later half of the distances between rises, of which there are two at least.
+// typicalGap returns the median of the later half of the distances between at least two rises.
 func typicalGap(at []int) int {
 	var gaps []int
 	for i := 1; i < len(at); i++ {
@@ -94,7 +94,7 @@ func typicalGap(at []int) int {
 	return gaps[len(gaps)/2]
 }
 
-// equalGaps says whether all distances between rises are the same.
+// equalGaps reports whether all distances between rises are equal.
 func equalGaps(at []int) bool {
 	for i := 2; i < len(at); i++ {
 		if at[i]-at[i-1] != at[1]-at[0] {
@@ -104,7 +104,7 @@ func equalGaps(at []int) bool {
 	return true
 }
 
-// lastRun is the rises at the end between which no pause is much longer than usual.
+// lastRun returns the last rises without a pause that is much longer than usual.
 func lastRun(at []int, factor int) []int {
 	limit := factor*typicalGap(at) + 1
 	first := len(at) - 1
@@ -114,7 +114,7 @@ func lastRun(at []int, factor int) []int {
 	return at[first:]
 }
 
-// widen adds earlier rises of about the same amount and the same distance: those in the warm-up of something that leaks from the first step on.
+// widen adds earlier rises of about the same amount and distance: those in the warm-up, for a leak that begins with the first step.
 func widen(left []floor, of measure, at []int) []int {
 	amount := of(left[at[1]]) - of(left[at[1]-1])
 	gap := at[1] - at[0]
@@ -127,7 +127,7 @@ func widen(left []floor, of measure, at []int) []int {
 	return at
 }
 
-// drawdown is the largest fall from a height that was reached before: what a sawtooth loses at its teeth.
+// drawdown returns the largest fall from an earlier height, as at the teeth of a sawtooth.
 func drawdown(floors []floor, of measure) int64 {
 	top, out := of(floors[0]), int64(0)
 	for _, f := range floors {
@@ -137,7 +137,7 @@ func drawdown(floors []floor, of measure) int64 {
 	return out
 }
 
-// largestRise is that between neighbours.
+// largestRise returns the largest rise between neighbours.
 func largestRise(left []floor, of measure) int64 {
 	out := int64(0)
 	for i := 1; i < len(left); i++ {
@@ -146,7 +146,7 @@ func largestRise(left []floor, of measure) int64 {
 	return out
 }
 
-// isLinear says whether survivors lie on a line, as far as that can be with rises of their size.
+// isLinear reports whether survivors are on a line, within the size of their rises.
 func isLinear(left []floor, of measure) bool {
 	n, first := int64(len(left)-1), of(left[0])
 	total := of(left[n]) - first
@@ -160,7 +160,7 @@ func isLinear(left []floor, of measure) bool {
 	return true
 }
 
-// keepsOn says whether the second half of a run rises as much as the first: a cache that fills slows down.
+// keepsOn reports whether the second half of a run rises as much as the first: a cache that fills slows down.
 func keepsOn(left []floor, of measure) bool {
 	mid := len(left) / 2
 	first := of(left[mid]) - of(left[0])
@@ -168,7 +168,7 @@ func keepsOn(left []floor, of measure) bool {
 	return second+(first+second)/8+largestRise(left, of) >= first
 }
 
-// greatestDivisor of two numbers that are not negative; of 0 and x it is x.
+// greatestDivisor returns the greatest common divisor of two numbers that are not negative; for 0 and x it is x.
 func greatestDivisor(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b
