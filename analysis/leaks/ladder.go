@@ -6,24 +6,24 @@ import "slices"
 
 // Conditions on a run of equal rises at equal distances.
 const (
-	keptRungs = 32 // the latest are kept, at least
-	// suspectRises of equal amounts in equal distances are too few for a finding, and too many for the word steady, where the distance is
-	// above warmUp: an epoch, say, of which few were seen.
+	keptRungs = 32 // number of the latest ones that are kept, at least
+	// suspectRises of equal amounts at equal distances are too few for a finding, but enough to withhold the verdict
+	// steady if the distance is above warmUp: few epochs were seen, for example.
 	suspectRises = 3
-	// fewRises are enough where they are large: a steadyShare of all.
+	// fewRises are enough if they are large: a steadyShare of all memory.
 	fewRises = 2
-	// spanShare and suspectShare are the parts of all steps that a run must last for, one in so many: windows tell of what began late.
+	// spanShare and suspectShare: a run must last for 1/spanShare or 1/suspectShare of all steps; windows show what began late.
 	spanShare    = 12
 	suspectShare = 4
 )
 
-// rung is a step from which on more blocks survive than from the one before.
+// rung is a step from which on more blocks survive than from the previous one.
 type rung struct {
 	step int
 	floor
 }
 
-// climb takes the floor of the next steps. Rungs are those of the survivors, exact to a step where windows are not.
+// climb adds the floor of the next steps. Rungs are those of the survivors, exact to a step where windows are not.
 func (s *series) climb(step int, f floor) {
 	if step > warmUp {
 		s.top = max(s.top, f.blocks)
@@ -31,7 +31,7 @@ func (s *series) climb(step int, f floor) {
 		s.teeth.see(step, f)
 	}
 	for n := len(s.rungs); n > 0 && s.rungs[n-1].blocks > f.blocks; n-- {
-		step = s.rungs[n-1].step // what is left of it was there then
+		step = s.rungs[n-1].step // the remaining blocks were there then
 		s.rungs = s.rungs[:n-1]
 	}
 	if n := len(s.rungs); n > 0 && s.rungs[n-1].blocks == f.blocks {
@@ -43,7 +43,7 @@ func (s *series) climb(step int, f floor) {
 	}
 }
 
-// ladder is the rungs at the end that are equal amounts in equal distances, with the one before; nil: there are not three.
+// ladder returns the last rungs that are equal amounts at equal distances, and the one before; nil: fewer than three.
 func (s *series) ladder() []rung {
 	left := s.rungFloors()
 	n := len(left)
@@ -51,7 +51,7 @@ func (s *series) ladder() []rung {
 		return nil
 	}
 	gap, amount := s.rungs[n-1].step-s.rungs[n-2].step, left[n-1].minus(left[n-2])
-	first := n - 1 // the first rise
+	first := n - 1 // index of the first rise
 	for first > 1 && s.rungs[first-1].step > warmUp && s.rungs[first].step-s.rungs[first-1].step == gap && sameAmount(left[first-1].minus(left[first-2]), amount) {
 		first--
 	}
@@ -64,11 +64,11 @@ func (s *series) ladder() []rung {
 
 func sameAmount(a, b floor) bool { return a.blocks == b.blocks && a.requested == b.requested }
 
-// periodic is the trend of a series that rises by equal amounts in equal distances up to the present. ok is false when it does not, or
-// rose less than a number of times or for less than a part of all steps.
+// periodic returns the trend of a series that rises by equal amounts at equal distances up to the present. ok is false
+// if it does not, or has fewer rises than required or lasts for too small a part of the steps.
 func (s *series) periodic(rises, share int) (trend, bool) {
 	run := s.ladder()
-	n := len(run) - 1 // rises
+	n := len(run) - 1 // number of rises
 	if n < max(2, rises) {
 		return trend{}, false
 	}
@@ -102,7 +102,8 @@ func (s *series) blockTrend() (trend, bool) {
 	return t, ok && !s.byChance(t.base)
 }
 
-// Needed is how long a recording of the same job must be for what is suspected to be judged, nanoseconds; 0: nothing is, or it is not known.
+// Needed returns how long a recording of the same job must be to judge the suspects, nanoseconds; 0: there are none, or
+// it is not known.
 func (r *Report) Needed() float64 {
 	if len(r.Suspects) == 0 {
 		return 0
@@ -111,8 +112,8 @@ func (r *Report) Needed() float64 {
 	return r.Steps.Period * float64(f.First+(minRises+1)*f.Period)
 }
 
-// suspects are the lines whose blocks rise at a period of which too few were seen for a finding, the most bytes first; of several periods, those of
-// the one by which most bytes rise. nil: there are none.
+// suspects returns the lines whose blocks rise at a period of which too few were seen for a finding, the most bytes
+// first; if there are several periods, only the lines of the one with the most bytes. nil: none.
 func (d *detector) suspects(steps *Steps, o *Options) []Finding {
 	if out := d.suspectsOf(suspectRises, 0, steps, o); out != nil || d.level.windows == nil {
 		return out
@@ -120,7 +121,7 @@ func (d *detector) suspects(steps *Steps, o *Options) []Finding {
 	return d.suspectsOf(fewRises, float64(d.level.windows[len(d.level.windows)-1].bytes)/steadyShare, steps, o)
 }
 
-// recurring are the sites that rise at a period, so far a number of times or more.
+// recurring returns the sites that rise at a period, with at least the given number of rises.
 func (d *detector) recurring(rises int) []risen {
 	var all []risen
 	for k, s := range d.sites {
@@ -134,7 +135,7 @@ func (d *detector) recurring(rises int) []risen {
 	return all
 }
 
-// suspectsOf are those that rise a number of times or more, by least bytes each time or more.
+// suspectsOf returns those with at least the given number of rises and bytes per rise.
 func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options) []Finding {
 	all := d.withCompanions(d.withoutExchange(d.recurring(rises)), alike{1, true})
 	sums := map[int]float64{}
@@ -164,7 +165,7 @@ func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options
 	return out
 }
 
-// fromLadder takes period and amounts from the latest rises, when there are three or more of equal amounts in equal distances.
+// fromLadder sets period and amounts from the latest rises, if three or more are equal amounts at equal distances.
 func (s *series) fromLadder(t *trend) bool {
 	run := s.ladder()
 	n := len(run) - 1
@@ -177,13 +178,13 @@ func (s *series) fromLadder(t *trend) bool {
 }
 
 const (
-	// maxCycle is how many rises a cycle has at most, and minCycles how often it must be seen: of two blocks a step, of which each fifth stays, one stays
-	// after two steps, and one after three.
+	// maxCycle is the maximum number of rises in a cycle, and minCycles how often it must be seen. For example, with
+	// two blocks per step of which each fifth stays, one stays after two steps, and the next after three.
 	maxCycle  = 8
 	minCycles = 3
 )
 
-// fromCycle takes period and amounts from the latest rises, when their distances and amounts recur.
+// fromCycle sets period and amounts from the latest rises, if their distances and amounts recur.
 func (s *series) fromCycle(t *trend) bool {
 	left, n := s.rungFloors(), len(s.rungs)
 	same := func(i, k int) bool {

@@ -9,14 +9,14 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// level is what PyTorch's allocators report as allocated, in the course of steps: also what was there before the attach, and what is of no
-// site that was judged. Each byte counts as a block, so that the rungs of the series are rises in bytes. The zero value is empty.
+// level follows the allocated total of PyTorch's allocators from step to step, including memory from before the attach and of sites
+// that are not judged. Each byte counts as a block, so that the rungs of the series are rises in bytes. The zero value is empty.
 type level struct {
 	series
 	allocated view.Reported
 }
 
-// see takes the next event, in a step.
+// see adds the next event, in a step.
 func (l *level) see(e *event.Event, step int) {
 	by, ok := l.allocated.See(e)
 	switch {
@@ -28,20 +28,20 @@ func (l *level) see(e *event.Event, step int) {
 	}
 }
 
-// restart begins again in step 0 with what is allocated now.
+// restart begins again in step 0 with the current total.
 func (l *level) restart() {
 	l.series = series{}
 	sum := int64(l.allocated.Sum())
 	l.add(0, floor{bytes: sum, blocks: sum})
 }
 
-// steadyShare is how much more may be in use between steps at the end than in the middle, one part in so many, for what grows by no
-// rule from step to step to be called steady.
+// steadyShare: if the memory in use between steps rises without a rule, it counts as steady as long as the end has at
+// most 1/steadyShare more than the middle.
 const steadyShare = 20
 
-// rise is by how many bytes the least of a step rose in the later half of all, when that is more than steady memory does; else 0. It rose
-// when each window of the last quarter has more than each of the first, or by equal amounts in equal distances: a block that is replaced by a
-// longer one from time to time has no line with more blocks.
+// rise returns by how many bytes the minimum of a step rose in the later half, or 0 if that is no more than steady
+// memory does. It rose if each window of the last quarter has more than each of the first, or by equal amounts at equal
+// distances: when a block is sometimes replaced by a longer one, no line has more blocks.
 func (l *level) rise() uint64 {
 	late := l.windows[len(l.windows)/2:]
 	if len(late) == 0 {
@@ -59,7 +59,8 @@ func (l *level) rise() uint64 {
 	return uint64(by)
 }
 
-// stairs is by how many bytes the least of a step rose by equal amounts in equal distances; 0: it did not, or does not any more.
+// stairs returns by how many bytes the minimum of a step rose by equal amounts at equal distances; 0: it did not, or no
+// longer does.
 func (l *level) stairs() uint64 {
 	t, ok := l.periodic(suspectRises, suspectShare)
 	if !ok || t.period <= warmUp || l.step-1-l.rungs[len(l.rungs)-1].step > t.period {
@@ -68,10 +69,10 @@ func (l *level) stairs() uint64 {
 	return uint64(t.rise.bytes)
 }
 
-// climbParts is into how many parts steps are divided: what has more in each than in the one before does not vary by chance.
+// climbParts is the number of parts into which steps are divided: a rise from each part to the next is no chance.
 const climbParts = 8
 
-// climbs reports whether the least of each part of the steps after the warm-up is more than that of the part before, to the end.
+// climbs reports whether the minimum of each part of the steps after the warm-up is larger than the previous part's, to the end.
 func (l *level) climbs() bool {
 	of := l.windows[min((warmUp+l.width)/l.width, len(l.windows)):]
 	if len(of) < 2*climbParts {

@@ -10,14 +10,14 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Riser is a line that has a part in Steps.Rise.
+// Riser is a line that contributes to Steps.Rise.
 type Riser struct {
 	Name  string
 	Bytes uint64
 }
 
-// laterRise is by how many bytes the least of a step rose in the later half of windows: each of their last quarter has more than each of the first.
-// 0: it did not.
+// laterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of
+// their last quarter has more than each of the first; otherwise 0.
 func laterRise(windows []floor) int64 {
 	late := windows[len(windows)/2:]
 	if len(late) == 0 {
@@ -31,7 +31,7 @@ func laterRise(windows []floor) int64 {
 	return max(0, last-first)
 }
 
-// reachedBefore reports whether as much as at the end survived a step of the earlier half, after the warm-up, and was freed since.
+// reachedBefore reports whether as much as at the end survived a step of the earlier half, after the warm-up, and was freed again.
 func (s *series) reachedBefore() bool {
 	end := s.windows[len(s.windows)-1].bytes
 	from := (warmUp + s.width) / s.width
@@ -39,14 +39,14 @@ func (s *series) reachedBefore() bool {
 	return slices.ContainsFunc(half[min(from, len(half)):], func(f floor) bool { return f.bytes >= end })
 }
 
-// isExcused reports whether the rise of a series in its later half is none that goes on, by what its line would not be a finding either: it is a
-// tooth of a sawtooth, entries that come and go, or a height that it had before.
+// isExcused reports whether the rise of a series in its later half is not lasting, by the rules for findings: it is a
+// tooth of a sawtooth, entries that come and go, or a height that was reached before.
 func (s *series) isExcused() bool {
 	_, rises, saw := s.sawtooth(blocksOf, minTroughs)
 	return saw && !rises || s.byChance(len(s.windows)/2) || s.reachedBefore()
 }
 
-// hasFallen reports whether a series fell by at least half as much as it rose in its later half: of garbage, because the collector ran.
+// hasFallen reports whether a series fell by at least half of its rise in the later half: for garbage, because the collector ran.
 func (s *series) hasFallen(rise int64) bool {
 	highest := s.windows[0].bytes
 	for _, w := range s.windows {
@@ -58,7 +58,7 @@ func (s *series) hasFallen(rise int64) bool {
 	return false
 }
 
-// risers are the lines whose memory rose in the later half of all steps, the most bytes first, and how much of that is excused.
+// risers returns the lines whose memory rose in the later half of all steps, the most bytes first, and the bytes of excused rises.
 func (d *detector) risers(o *Options) (all []Riser, excused uint64) {
 	for k, s := range d.lines {
 		if k.place.layer != event.LayerTorch || s.windows == nil {

@@ -2,13 +2,13 @@
 
 package leaks
 
-// Bounds of what is kept of a series, whatever its length.
+// Bounds on the stored part of a series, whatever its length.
 const (
-	maxWindows = 64 // of equal length: when they are full, each two become one
-	keptSteps  = 64 // the latest steps are kept one by one, for periods
+	maxWindows = 64 // of equal length; when all are used, pairs are merged
+	keptSteps  = 64 // the latest steps are stored individually, for periods
 )
 
-// floor is the least of a count in a range of steps: what survived all of it.
+// floor is the minimum of a count over a range of steps: the blocks that survived all of it.
 type floor struct {
 	blocks    int64
 	requested int64 // bytes
@@ -27,23 +27,24 @@ func least(f, g floor) floor {
 	return floor{min(f.blocks, g.blocks), min(f.requested, g.requested), min(f.bytes, g.bytes)}
 }
 
-// series is what is in use of something in the course of steps. Its size is bounded: floors of windows that double in length,
-// floors of the latest steps, and the latest rises. Nothing is kept of what never outlives a step. The zero value is empty, in step 0.
+// series is the amount in use of something, step by step. Its size is bounded: it has floors of windows that double in
+// length, floors of the latest steps, and the latest rises. It stores nothing about blocks that never survive a step.
+// The zero value is empty, in step 0.
 type series struct {
-	live floor // now
-	low  floor // least in the step that runs
-	step int   // the step that runs
-	// width is the steps of a window, a power of two; it depends on the number of steps alone, so that windows of two series
-	// that were advanced to the same step are the same.
+	live floor // current
+	low  floor // minimum in the current step
+	step int   // the current step
+	// width is the number of steps of a window, a power of two. It depends only on the number of steps, so that two
+	// series that were advanced to the same step have the same windows.
 	width   int
 	windows []floor
-	recent  []floor // of step i, at i % keptSteps
+	recent  []floor // step i at i % keptSteps
 	rungs   []rung
 	top     int64   // most blocks that survived a step after the warm-up
-	fall    int64   // the largest fall from there, in blocks
+	fall    int64   // the largest fall from top, in blocks
 	teeth   teeth   // after the warm-up
-	gone    *series // how many were freed long after their step, a count that only rises; nil: none
-	lent    floor   // what left a pool that this fills, and was another's: it is not in live, but in use
+	gone    *series // number of blocks freed long after their step, a count that only rises; nil: not counted
+	lent    floor   // blocks of another site that left a pool that this one fills: in use, but not in live
 }
 
 // add counts blocks in a step.
@@ -59,7 +60,7 @@ func (s *series) remove(step int, f floor) {
 	s.low = least(s.low, s.live)
 }
 
-// countGone counts a block that was freed in a step, long after its own.
+// countGone counts a block that was freed in a step, long after it was allocated.
 func (s *series) countGone(step int) {
 	if s.gone == nil {
 		s.gone = &series{}
@@ -67,7 +68,7 @@ func (s *series) countGone(step int) {
 	s.gone.add(step, floor{blocks: 1})
 }
 
-// advance ends all steps before one. Series are advanced when something happens in them, and at the end.
+// advance ends all steps before the given one. Series are advanced when something happens in them, and at the end.
 func (s *series) advance(to int) {
 	if s.step >= to {
 		return
@@ -79,7 +80,7 @@ func (s *series) advance(to int) {
 	s.step, s.low = to, s.live
 }
 
-// record sets the floor of the steps in [from, to), all of which are over.
+// record sets the floor of the steps in [from, to), all of which have ended.
 func (s *series) record(from, to int, f floor) {
 	if s.windows == nil {
 		if f == (floor{}) {
@@ -107,7 +108,7 @@ func (s *series) record(from, to int, f floor) {
 	}
 }
 
-// double makes one window of each two.
+// double merges pairs of windows.
 func (s *series) double() {
 	n := (len(s.windows) + 1) / 2
 	for i := range n {
@@ -119,7 +120,7 @@ func (s *series) double() {
 	s.windows, s.width = s.windows[:n], 2*s.width
 }
 
-// latest is the floors of the latest steps that are over, in order.
+// latest returns the floors of the latest steps that have ended, in order.
 func (s *series) latest() []floor {
 	if s.windows == nil {
 		return nil
@@ -131,7 +132,8 @@ func (s *series) latest() []floor {
 	return out
 }
 
-// survivors is, for each element, the least of it and all later ones: what was there then and is there still. It never falls.
+// survivors returns, for each element, the minimum of it and all later ones: the blocks that were there then and still
+// are. It never falls.
 func survivors(floors []floor) []floor {
 	out := make([]floor, len(floors))
 	for i := len(floors) - 1; i >= 0; i-- {

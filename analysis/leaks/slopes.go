@@ -4,12 +4,12 @@ package leaks
 
 import "github.com/gputrace/gputrace/event"
 
-// Slopes are by how many bytes a step the least of a step rose, in the later half of the steps: in all, whatever the line. Allocators that
-// hand out larger buffers than were asked for, as PyTorch's for MPS does, make them differ.
+// Slopes are the bytes per step by which the minimum of a step rose in the later half of the steps, for all lines
+// together. They differ for an allocator that hands out larger buffers than were requested, such as PyTorch's for MPS.
 type Slopes struct {
-	Requested float64 // what the program asked for
-	Blocks    float64 // the buffers that it got
-	Reserved  float64 // the heaps, or segments, that the buffers are in
+	Requested float64 // bytes that the program requested
+	Blocks    float64 // buffers that it received
+	Reserved  float64 // heaps, or segments, that contain the buffers
 }
 
 // allocator is one caching allocator.
@@ -18,13 +18,13 @@ type allocator struct {
 	device event.Device
 }
 
-// slopes follow the allocators for MPS, whose three sizes differ. The zero value is empty.
+// slopes follows the allocators for MPS, whose three sizes differ. The zero value is empty.
 type slopes struct {
 	series   // whose blocks are the bytes that are reserved
 	reserved map[allocator]int64
 }
 
-// see takes the next event, in a step.
+// see adds the next event, in a step.
 func (s *slopes) see(e *event.Event, step int) {
 	if !e.Device.Type.MPS() || e.Layer != event.LayerTorch || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return
@@ -57,7 +57,8 @@ func (s *slopes) change(step int, reserved int64) {
 	}
 }
 
-// result is nil where there was nothing of MPS, or too few steps. The least of a window that rises is that of its first step.
+// result returns nil without MPS memory, or with too few steps. In a rising series, the minimum of a window is that of
+// its first step.
 func (s *slopes) result() *Slopes {
 	late := s.windows[len(s.windows)/2:]
 	if len(late) < 2 {

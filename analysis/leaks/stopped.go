@@ -4,15 +4,15 @@ package leaks
 
 import "github.com/gputrace/gputrace/event"
 
-// A line that grew and has stopped, as a cache that is full, is said in the past tense.
+// Thresholds for a line that grew and has stopped, such as a cache that is full.
 const (
-	// stoppedShare is the part of all steps, one in so many, for which it must not have grown, and stoppedGaps how many times as long as between two
-	// of its rises.
+	// stoppedShare: it must not have grown for 1/stoppedShare of all steps, and for stoppedGaps times the distance of its rises.
 	stoppedShare = 8
 	stoppedGaps  = 4
 )
 
-// stopped is the trend of a series that rose until a step, minRises times or more, and has kept what it had since. rise and live are of that.
+// stopped returns the trend of a series that rose until the step last, at least minRises times, and has kept its memory
+// since. rise and live are those of that memory.
 func (s *series) stopped() (t trend, last int, ok bool) {
 	n := len(s.rungs)
 	if n <= minRises {
@@ -30,7 +30,8 @@ func (s *series) stopped() (t trend, last int, ok bool) {
 	return trend{period: gap, step: over(left[n-1].minus(left[1]), last-first), first: first, rise: rise, live: left[n-1]}, last, true
 }
 
-// hasStopped are the lines that grew in the loop that runs, by a steadyShare of all memory or more, and have stopped; without those that grow.
+// hasStopped returns the lines that grew in the running loop, by at least 1/steadyShare of all memory, and have
+// stopped, except lines that still grow.
 func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Finding {
 	if len(d.level.windows) == 0 {
 		return nil

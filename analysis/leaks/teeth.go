@@ -4,43 +4,44 @@ package leaks
 
 import "math"
 
-// A sawtooth is what a collector, or a queue that is emptied at once, makes of a series: it falls by much again and again. What grows besides
-// is seen from trough to trough.
+// A garbage collector, or a queue that is emptied at once, makes a sawtooth of a series: it falls by a large amount
+// again and again. Growth is then visible from trough to trough.
 const (
-	maxTroughs = 128 // are kept; when they are full, every second one
-	// majorFall: a trough counts if its fall is at least 1/majorFall of the largest. Smaller ones are collections of younger generations.
+	maxTroughs = 128 // maximum number that is kept; when it is reached, every second one is dropped
+	// majorFall: a trough counts if its fall is at least 1/majorFall of the largest. Smaller ones are collections of
+	// younger generations.
 	majorFall = 2
-	// toothShare is the part of the height of a series, one in so many, that teeth must have to be looked at, and largeShare the part from which on
-	// nothing else tells whether it rises.
+	// toothShare: teeth count if they have at least 1/toothShare of the height of a series; from 1/largeShare on, only
+	// they decide whether it rises.
 	toothShare = 64
 	largeShare = 8
-	// sharpFall is in how many steps a tooth falls.
+	// sharpFall is the maximum number of steps in which a tooth falls.
 	sharpFall = 2
-	// minTeeth is how many troughs make a sawtooth, and minTroughs how many tell whether it rises.
+	// minTeeth is the number of troughs that make a sawtooth, and minTroughs the number needed to judge whether it rises.
 	minTeeth   = 3
 	minTroughs = 4
 )
 
-// trough is the least between two teeth.
+// trough is the minimum between two teeth.
 type trough struct {
 	rung
-	fall   int64 // blocks, from the height before it
-	fallen int64 // of all teeth so far
+	fall   int64 // in blocks, from the preceding height
+	fallen int64 // sum of all falls so far
 }
 
-// teeth follow the falls of a series. The zero value has seen nothing.
+// teeth follows the falls of a series. The zero value has seen nothing.
 type teeth struct {
 	began   bool
-	top     rung  // most since the last trough
-	fallen  int64 // of all teeth
-	low     rung  // least since top
-	largest int64 // fall
-	highest int64 // rise from a trough to the next fall
+	top     rung  // maximum since the last trough
+	fallen  int64 // sum of all teeth
+	low     rung  // minimum since top
+	largest int64 // the largest fall
+	highest int64 // the largest rise from a trough to the next fall
 	base    int64 // blocks at the last trough
 	troughs []trough
 }
 
-// see takes the floor of the next step.
+// see adds the floor of the next step.
 func (t *teeth) see(step int, f floor) {
 	switch {
 	case !t.began:
@@ -73,7 +74,7 @@ func (t *teeth) add(x trough) {
 	t.troughs = append(t.troughs, x)
 }
 
-// major are the troughs of the largest teeth.
+// major returns the troughs of the largest teeth.
 func (t *teeth) major() []trough {
 	var out []trough
 	for _, x := range t.troughs {
@@ -84,7 +85,7 @@ func (t *teeth) major() []trough {
 	return out
 }
 
-// sawtooth judges a series whose blocks fall by much again and again, by its troughs. saw is false for another one, which other rules judge.
+// sawtooth judges, by its troughs, a series whose blocks fall by a large amount again and again. saw is false for other series.
 func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	at := s.teeth.major()
 	if len(at) < minTeeth || toothShare*s.teeth.largest < s.top-at[0].blocks {
@@ -93,7 +94,7 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	latest := s.latest()
 	end := latest[len(latest)-1]
 	last := at[len(at)-1]
-	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is not emptied any more
+	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is no longer emptied
 		return trend{}, false, false
 	}
 	at = fromLowest(at, of)
@@ -113,7 +114,7 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 	return t, true, true
 }
 
-// fromLowest returns the troughs from the last one on that is as low as the first: what grows may have begun long after the teeth.
+// fromLowest returns the troughs from the last one that is as low as the first: growth may have begun long after the teeth.
 func fromLowest(at []trough, of measure) []trough {
 	for i := len(at) - 1; i > 0; i-- {
 		if of(at[i].floor) <= of(at[0].floor) {
@@ -123,7 +124,7 @@ func fromLowest(at []trough, of measure) []trough {
 	return at
 }
 
-// risesByTroughs reports whether troughs rise: by more than they ever fall, along a line, and as much in the later half as before.
+// risesByTroughs reports whether troughs rise: by more than their largest fall, linearly, and as much in the later half as before.
 func risesByTroughs(at []trough, of measure) bool {
 	n := len(at) - 1
 	floors := make([]floor, len(at))
@@ -143,7 +144,7 @@ func risesByTroughs(at []trough, of measure) bool {
 	return true
 }
 
-// troughsByChance says whether entries that come and go one by one, and not with a tooth, can make such a rise.
+// troughsByChance reports whether such a rise can be caused by entries that come and go one by one, not with a tooth.
 func (s *series) troughsByChance(first, last trough) bool {
 	if s.gone == nil {
 		return false

@@ -4,37 +4,37 @@ package leaks
 
 import "math"
 
-// amount is blocks and bytes, as a mean.
+// amount is a mean of blocks and bytes.
 type amount struct{ blocks, requested, bytes float64 }
 
 func (a amount) plus(b amount) amount {
 	return amount{a.blocks + b.blocks, a.requested + b.requested, a.bytes + b.bytes}
 }
 
-// over is a difference of floors divided by a number of periods or steps.
+// over divides a difference of floors by a number of periods or steps.
 func over(f floor, n int) amount {
 	d := float64(n)
 	return amount{float64(f.blocks) / d, float64(f.requested) / d, float64(f.bytes) / d}
 }
 
-// steepFactor is how many times as much the latest steps may rise as the whole run.
+// steepFactor is the maximum ratio between the rise of the latest steps and that of the whole run.
 const steepFactor = 8
 
-// steeper reports whether the latest steps rise so much more than a whole run that it is not made of such rises: where the recording ends
-// within a sawtooth, as of a cache that is copied as it grows, what its last tooth has is in use at the end.
+// steeper reports whether the latest steps rise so much faster than the whole run that the run cannot consist of such rises: if
+// the recording ends within a sawtooth, such as a cache that is copied as it grows, its last tooth is in use at the end.
 func (a amount) steeper(whole amount) bool {
 	return a.blocks > steepFactor*whole.blocks && a.requested > steepFactor*whole.requested
 }
 
-// trend is how a series rises up to the last step.
+// trend describes how a series rises up to the last step.
 type trend struct {
 	linear  bool
-	period  int    // steps between two rises
-	step    amount // each step, as a mean
-	first   int    // step in which the first block that survives was allocated, exact to a window
-	rise    floor  // since then
-	live    floor  // what survives at the end
-	periods int    // seen
+	period  int    // number of steps between two rises
+	step    amount // mean per step
+	first   int    // step in which the first surviving block was allocated, exact to a window
+	rise    floor  // rise since first
+	live    floor  // blocks that survive at the end
+	periods int    // number of periods seen
 	base    int    // window before the rise
 }
 
@@ -60,8 +60,8 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 	return t, true
 }
 
-// fromLatest takes period and amounts from the latest steps, when they have three rises or more in equal distances; amounts that differ are
-// those of the whole run.
+// fromLatest sets period and amounts from the latest steps, if they have at least three rises at equal distances;
+// unequal amounts are averaged over the whole run.
 func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 	left := survivors(s.latest())
 	at := risesOf(left, of, 1)
@@ -80,16 +80,16 @@ func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 	switch from := at[sameBlocks(left, at):]; {
 	case equalRises(left, at):
 		t.step = over(left[last].minus(left[at[0]]), last-at[0])
-	case len(from) >= suspectRises && len(from) < len(at): // before, blocks left in the place of some
+	case len(from) >= suspectRises && len(from) < len(at): // freed blocks hid some earlier rises
 		t.step = over(left[last].minus(left[from[0]]), last-from[0])
-	case s.fromCycle(t): // four, then five, then three blocks, again and again
+	case s.fromCycle(t): // for example four, then five, then three blocks, repeatedly
 	default:
 		t.step = over(s.grown(t, r, windows))
 	}
 	return true
 }
 
-// sameBlocks is the position of the first of the latest rises that all have the same number of blocks.
+// sameBlocks returns the position of the first of the latest rises that all have the same number of blocks.
 func sameBlocks(left []floor, at []int) int {
 	by := func(i int) int64 { return left[at[i]].blocks - left[at[i]-1].blocks }
 	i := len(at) - 1
@@ -99,7 +99,7 @@ func sameBlocks(left []floor, at []int) int {
 	return i
 }
 
-// equalRises says whether the same is requested with all rises.
+// equalRises reports whether all rises have the same requested bytes.
 func equalRises(left []floor, at []int) bool {
 	for _, i := range at[1:] {
 		if left[i].requested-left[i-1].requested != left[at[0]].requested-left[at[0]-1].requested {
@@ -109,7 +109,7 @@ func equalRises(left []floor, at []int) bool {
 	return true
 }
 
-// grown is what a run rose by between its first rise and its last, and in how many steps.
+// grown returns the rise between a run's first rise and its last, and the number of steps.
 func (s *series) grown(t *trend, r run, left []floor) (rise floor, steps int) {
 	first, last := r.at[0], r.at[len(r.at)-1]
 	if rise = left[last].minus(left[first]); rise == (floor{}) { // all in one window
@@ -118,7 +118,7 @@ func (s *series) grown(t *trend, r run, left []floor) (rise floor, steps int) {
 	return rise, (last - first) * s.width
 }
 
-// fromWindows takes them from the windows: what all rises are multiples of is one period's.
+// fromWindows sets them from the windows: the amount of which all rises are multiples is one period's.
 func (s *series) fromWindows(t *trend, r run, left []floor, of measure) {
 	rise, steps := s.grown(t, r, left)
 	t.step = over(rise, steps)

@@ -9,15 +9,15 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// turnover finds the blocks that leave a pool which another line fills now: those from before the attach, and those of a line that allocated in one
-// stretch only, such as the one that filled a queue at first. A pool replaces them one by one, and grows by the difference. The zero value has
-// seen nothing.
+// turnover finds blocks that leave a pool that another line fills now: blocks from before the attach, and blocks of a
+// line that allocated in one stretch only, such as the one that first filled a queue. A pool replaces them one by one,
+// and grows by the difference. The zero value has seen nothing.
 type turnover struct {
-	pending event.Event // a free with which no block has left yet; Kind is 0 where there is none
-	recent  []departure // the latest from before the attach, for steps that are numbered anew
+	pending event.Event // a free that has not removed a known block so far; Kind 0: none
+	recent  []departure // the latest blocks from before the attach, in case steps are numbered again
 }
 
-// keptDepartures is how many of the latest are kept at least, and of those that wait at most.
+// keptDepartures is the minimum number of the latest departures that are kept, and the maximum number of undecided ones.
 const keptDepartures = 1 << 10
 
 // departure is a block that left a pool.
@@ -28,13 +28,13 @@ type departure struct {
 	older bool // from before the attach
 }
 
-// sizeKey is a size class of a layer of a device.
+// sizeKey identifies a size class of a layer of a device.
 type sizeKey struct {
 	place place
-	class uint8 // power of two of the block's bytes, rounded up
+	class uint8 // exponent of the block's bytes, rounded up to a power of two
 }
 
-// see takes the next event, before it is applied: when the one before was a free and no block left with it, that one was not known.
+// see handles the next event, before it is applied: if the previous one was a free that removed no block, its block was not known.
 func (t *turnover) see(e *event.Event, d *detector) {
 	t.settle(d)
 	if e.Kind == event.KindFree && e.Layer == event.LayerTorch && e.Size != event.Unknown {
@@ -42,7 +42,7 @@ func (t *turnover) see(e *event.Event, d *detector) {
 	}
 }
 
-// settle counts the free that waits.
+// settle counts the pending free.
 func (t *turnover) settle(d *detector) {
 	if e := &t.pending; e.Kind == event.KindFree {
 		t.count(departure{e.Time, sizeKey{place{e.Layer, e.Device, e.PID}, sizeClass(e.Size)}, int64(e.Size), true}, d)
@@ -50,7 +50,7 @@ func (t *turnover) settle(d *detector) {
 	t.pending.Kind = 0
 }
 
-// freed takes a block that leaves the live set at a time.
+// freed handles a block that leaves the live set at a time.
 func (t *turnover) freed(b *heap.Block, time uint64, d *detector) {
 	t.pending.Kind = 0
 	if b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore && b.Size != event.Unknown {
@@ -68,15 +68,15 @@ func (t *turnover) count(x departure, d *detector) {
 	}
 }
 
-// leaving is a departure of which it is not decided which line has replaced the block.
+// leaving is a departure for which it is undecided which line replaced the block.
 type leaving struct {
 	departure
-	at     uint64 // allocations and frees before it
+	at     uint64 // number of allocations and frees before it
 	step   int
-	before *site // that may have: the one that allocated last
+	before *site // the possible replacement: the site that allocated last
 }
 
-// departed takes a block that left a pool.
+// departed handles a block that left a pool.
 func (d *detector) departed(x departure) {
 	d.decideAll()
 	out := leaving{departure: x, at: d.order, step: d.step}
@@ -90,13 +90,13 @@ func (d *detector) departed(x departure) {
 	}
 }
 
-// fills reports whether more of a site is in use than at first: it can be what fills a pool.
+// fills reports whether more of a site is in use than at first, so that it may be filling a pool.
 func (s *site) fills() bool {
 	return s.windows != nil && s.live.blocks > s.windows[0].blocks
 }
 
-// replaced decides departures of a size with a block of a site that was just allocated: what replaces a block is allocated right before it is
-// freed, or right after.
+// replaced decides the departures of blocks of a size, after a site has allocated such a block: the replacement of a
+// block is allocated just before or just after it is freed.
 func (d *detector) replaced(k sizeKey, s *site) {
 	d.decideAll()
 	if !s.fills() {
@@ -115,7 +115,7 @@ func (d *detector) replaced(k sizeKey, s *site) {
 	})
 }
 
-// decideAll decides the departures of steps that are over.
+// decideAll decides the departures of steps that have ended.
 func (d *detector) decideAll() {
 	d.leaving = slices.DeleteFunc(d.leaving, func(x leaving) bool {
 		if d.step-x.step < 2 {
@@ -128,10 +128,10 @@ func (d *detector) decideAll() {
 	})
 }
 
-// lend takes a block that left a pool from what its site has.
+// lend subtracts a block that left a pool from its site.
 func (s *site) lend(step int, x *departure) {
 	f := floor{1, x.bytes, x.bytes}
-	if s.live.bytes > 0 { // what was requested of the block is not known: as much of it as of the others
+	if s.live.bytes > 0 { // the requested bytes of the block are not known: use the average of the others
 		f.requested = int64(float64(x.bytes) / float64(s.live.bytes) * float64(s.live.requested))
 	}
 	for _, to := range []*series{&s.series, s.line} {
@@ -144,5 +144,6 @@ func (s *site) lend(step int, x *departure) {
 	}
 }
 
-// leaves reports whether a block of a site that is freed has left a pool which another line fills: the site allocated in one stretch of steps, long ago.
+// leaves reports whether a freed block of a site has left a pool that another line fills: the site allocated in one
+// stretch of steps, long ago.
 func (d *detector) leaves(s *site) bool { return s.stretches == 1 && d.step-s.active >= longLived }

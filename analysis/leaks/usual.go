@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// ended counts where a block is freed. e nil: it is not known by what.
+// ended counts the phase in which a block is freed. e is nil if the event is not known.
 func (d *detector) ended(b *heap.Block, e *event.Event) {
 	if d.ends != nil && e != nil && e.Kind == event.KindFree && counts(b) {
 		_, s := d.find(b)
@@ -16,8 +16,7 @@ func (d *detector) ended(b *heap.Block, e *event.Event) {
 	}
 }
 
-// usualEnd sets where the blocks of the sites of a finding are freed as a rule, when that is another phase than that of their
-// allocation.
+// usualEnd sets the phase in which blocks of a finding's sites are usually freed, if it differs from the phase of their allocation.
 func (d *detector) usualEnd(f *Finding, g []risen) {
 	if d.ends == nil {
 		return

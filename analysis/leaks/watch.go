@@ -13,26 +13,26 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Watch judges a process while its events come in. It is the heap.Follower of its live set, and See comes before each event is applied.
-// Its memory depends on the number of sites, not on the number of steps. Not safe for concurrent use.
+// Watch judges a process while its events arrive. It is the heap.Follower of the process's live set, and See must be called before
+// each event is applied. Its memory depends on the number of sites, not on the number of steps. It is not safe for concurrent use.
 type Watch struct {
 	tracker   *steps.Tracker
 	resolve   func(event.StackID) *event.Stack
 	library   []string
 	detector  *detector // nil: no steps are known yet
-	level     level     // of the detector
-	turnover  turnover  // of the detector
+	level     level     // of the steps that the detector counts
+	turnover  turnover  // of the steps that the detector counts
 	numbering int
-	base      int // steps of this numbering before the first that the detector knows
+	base      int // number of steps of this numbering before the first that the detector knows
 	refused   bool
-	since     steps.Begin   // the first step of the numbering that was seen to begin
+	since     steps.Begin   // the first step of the numbering whose beginning was seen
 	last      steps.Begin   // the last one
-	begins    []steps.Begin // not fetched yet
-	source    steps.Source  // of the numbering
-	past      []Finding     // of the loop before
+	begins    []steps.Begin // not returned by Begins yet
+	source    steps.Source  // source of the numbering
+	past      []Finding     // findings of the previous loop
 }
 
-// NewWatch is a watch of a process without events. resolve is as event.Source's Stack.
+// NewWatch returns a watch of a process without events. resolve is the same as event.Source's Stack.
 func NewWatch(r *steps.Rules, resolve func(event.StackID) *event.Stack) *Watch {
 	w := &Watch{tracker: steps.NewTracker(r, resolve), resolve: resolve}
 	if r != nil {
@@ -41,7 +41,7 @@ func NewWatch(r *steps.Rules, resolve func(event.StackID) *event.Stack) *Watch {
 	return w
 }
 
-// SetLibrary is Options.Library from now on.
+// SetLibrary sets Options.Library from now on.
 func (w *Watch) SetLibrary(prefixes []string) {
 	w.library = prefixes
 	w.tracker.SetLibrary(prefixes)
@@ -50,7 +50,7 @@ func (w *Watch) SetLibrary(prefixes []string) {
 	}
 }
 
-// See takes the next event, before it is applied; live are the blocks of then.
+// See handles the next event, before it is applied; live yields the current blocks.
 func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	w.refused = w.refused || e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
 	had := len(w.begins)
@@ -60,7 +60,7 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	w.turnover.see(e, w.detector)
 }
 
-// stepNow is the step that runs, as the detector counts.
+// stepNow returns the current step, as the detector counts.
 func (w *Watch) stepNow() int {
 	if w.detector == nil {
 		return 0
@@ -68,14 +68,14 @@ func (w *Watch) stepNow() int {
 	return w.detector.step
 }
 
-// Complete takes what still waits for the names of its stacks; live are the blocks of now. It comes before the last Report.
+// Complete handles what still waits for the names of its stacks; live yields the current blocks. Call it before the last Report.
 func (w *Watch) Complete(live func() iter.Seq[heap.Block]) {
 	had := len(w.begins)
 	w.begins = w.tracker.Complete(w.begins)
 	w.step(had, live)
 }
 
-// step goes on to the step that has begun last, of begins from had on.
+// step advances to the step that has begun last; had is the index of the first new begin.
 func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 	if len(w.begins) == had {
 		return
@@ -91,7 +91,7 @@ func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 	w.detector.goTo(w.last.Step-w.base, w.last.Time)
 }
 
-// before is what grew in the loop that has ended, where the next one begins with a step.
+// before returns the findings of the loop that has ended, if the next loop begins with a step.
 func (w *Watch) before(step int) []Finding {
 	if step == 1 || w.detector == nil {
 		return nil
@@ -101,8 +101,8 @@ func (w *Watch) before(step int) []Finding {
 	return judge(w.detector, s, &Options{Library: w.library}, false).Findings
 }
 
-// restart begins to count, with what is in use, each block in the step in which it was allocated: what has survived until now is then known
-// as if steps had been recognised from the first event on.
+// restart begins to count again. It counts each block in use in the step of its allocation, so that the result is the
+// same as if steps had been recognised from the first event on.
 func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	w.detector = newDetector(w.library, w.resolve)
 	w.level.restart()
@@ -128,7 +128,7 @@ func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	}
 }
 
-// ascending tells the steps of times that ascend, as the detector counts; 0 before the first.
+// ascending returns a function that maps ascending times to steps, as the detector counts; 0 before the first.
 func (w *Watch) ascending() func(time uint64) int {
 	step, begun := 0, 0
 	return func(time uint64) int {
@@ -163,19 +163,19 @@ func (w *Watch) Moved(from, to *heap.Block) {
 	}
 }
 
-// Begins are the steps that have begun since the last call; steps of an earlier numbering are not in it. It is nil when there are none.
+// Begins returns the steps that have begun since the last call, excluding steps of an earlier numbering; nil if there are none.
 func (w *Watch) Begins() (numbering int, begins []steps.Begin) {
 	begins, w.begins = w.begins, nil
 	return w.numbering, begins
 }
 
-// Judged is how many complete steps a verdict of now is made from.
+// Judged returns the number of complete steps on which a verdict would be based now.
 func (w *Watch) Judged() int { return max(0, w.last.Step-w.base-1) }
 
-// Source and what a step begins with, for people; empty: there are no steps yet.
+// Source returns how steps were found, and what a step begins with, for people; empty: there are no steps yet.
 func (w *Watch) Source() (source steps.Source, on string) { return w.tracker.Source(), w.tracker.On() }
 
-// Report is the verdict of now. Its cost grows with the number of sites.
+// Report returns the current verdict. Its cost grows with the number of sites.
 func (w *Watch) Report(o *Options) *Report {
 	if o == nil {
 		o = &Options{}
@@ -183,7 +183,7 @@ func (w *Watch) Report(o *Options) *Report {
 	if w.detector != nil && o.HolderOf != nil && o.Live != nil {
 		w.detector.hold(o.Live, o.HolderOf)
 	}
-	if w.tracker.Source() == "" { // those that were counted were no steps, or are none any more
+	if w.tracker.Source() == "" { // the counted steps were wrong, or are no longer steps
 		return judge(nil, Steps{}, o, w.refused)
 	}
 	r := judge(w.detector, w.steps(), o, w.refused)
@@ -191,7 +191,7 @@ func (w *Watch) Report(o *Options) *Report {
 	return r
 }
 
-// steps are those that were seen.
+// steps describes the steps seen so far.
 func (w *Watch) steps() Steps {
 	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(), base: w.base}
 	if s.Count > 0 {

@@ -9,22 +9,21 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Growth that will never matter is a note, and no finding.
+// Growth that is too slow to matter is a note, not a finding.
 const (
-	// slowSeconds is how long it must take to fill what is free of a device for growth to be negligible.
+	// slowSeconds: growth is negligible if it takes longer than this to fill the free memory of a device.
 	slowSeconds = 30 * day
-	// slowShare is the part of a device that growth may take in a day, one part in so many, and still be negligible if the device is not
-	// full within a day by it.
+	// slowShare: growth of less than 1/slowShare of a device per day is also negligible, unless it fills the device within a day.
 	slowShare = 1000
 	day       = 24 * 3600
-	// assumedSize is the size of a device that is not known, bytes: there are few smaller ones.
+	// assumedSize is used as the size of an unknown device, bytes: few are smaller.
 	assumedSize = 4 << 30
 )
 
-// Tolerance says what growth is negligible, for people.
+// Tolerance describes, for people, which growth is negligible.
 const Tolerance = "growth that fills what is free in more than 30 days, or takes less than 0.1 % of the device a day, is allowed"
 
-// room is what is known of a device.
+// room is the free memory and the size of a device.
 type room struct {
 	free, size float64 // bytes; NaN: not known
 }
@@ -43,7 +42,7 @@ func roomOf(device event.Device, layer event.Layer, o *Options) room {
 	return out
 }
 
-// negligible reports whether growth of a number of bytes a second will never matter.
+// negligible reports whether growth by a number of bytes per second is too slow to matter.
 func (r *room) negligible(rate float64) bool {
 	free := r.free
 	switch {
@@ -56,7 +55,7 @@ func (r *room) negligible(rate float64) bool {
 	return rate*slowSeconds < free || rate*day*slowShare < r.size && rate*day < free
 }
 
-// weigh takes what is negligible out of findings, the smallest first, as long as all of a device that is taken out is negligible together.
+// weigh moves negligible findings to notes, the smallest first, as long as the moved ones of a device are negligible together.
 func weigh(all []Finding, steps *Steps, o *Options) (findings, notes []Finding) {
 	if steps.Period <= 0 {
 		return all, nil
@@ -65,7 +64,7 @@ func weigh(all []Finding, steps *Steps, o *Options) (findings, notes []Finding) 
 		device event.Device
 		host   bool
 	}
-	taken := map[of]float64{} // bytes a second
+	taken := map[of]float64{} // bytes per second
 	for i := range slices.Backward(all) {
 		f := &all[i]
 		k, r := of{f.Device, f.Layer == event.LayerHost}, roomOf(f.Device, f.Layer, o)
@@ -82,7 +81,7 @@ func weigh(all []Finding, steps *Steps, o *Options) (findings, notes []Finding) 
 	return findings, notes
 }
 
-// PerDay is how many bytes all notes grow by in a day. ok is false where the length of a step is not known.
+// PerDay returns the bytes by which all notes grow in a day. ok is false if the length of a step is not known.
 func (r *Report) PerDay() (bytes float64, ok bool) {
 	if r.Steps.Period <= 0 {
 		return 0, false
@@ -93,13 +92,14 @@ func (r *Report) PerDay() (bytes float64, ok bool) {
 	return bytes / r.Steps.Period * 1e9 * day, true
 }
 
-// suspect notes what may grow, or that it will not matter.
+// suspect stores possible growth as suspects, or as notes if it is negligible.
 func (r *Report) suspect(all []Finding, o *Options) {
 	matters, notes := weigh(all, &r.Steps, o)
 	r.Suspects, r.Notes = matters, append(r.Notes, notes...)
 }
 
-// rise sets by how many bytes what is in use between steps rose, and by which lines. What is excused of a line is so of all.
+// rise sets by how many bytes the memory in use between steps rose, and the lines responsible. The excused rises of
+// lines are subtracted.
 func (r *Report) rise(d *detector, o *Options) {
 	rise := d.level.rise()
 	if rise == 0 {
@@ -111,7 +111,8 @@ func (r *Report) rise(d *detector, o *Options) {
 	}
 }
 
-// unexplained is by how many bytes what is in use between steps rose in their later half beside what the notes are of; 0: by too little to matter.
+// unexplained returns by how many bytes the memory in use between steps rose in the later half, beyond the notes; 0:
+// too little to matter.
 func (r *Report) unexplained(rise uint64, o *Options) uint64 {
 	half := float64(r.Steps.Count) / 2
 	left := float64(rise)
@@ -122,7 +123,7 @@ func (r *Report) unexplained(rise uint64, o *Options) uint64 {
 		return 0
 	}
 	all := Finding{Layer: event.LayerTorch, Bytes: left / half}
-	for device := range o.Free { // the one that is full first
+	for device := range o.Free { // the device that is full first
 		if all.Device == (event.Device{}) || o.Free[device] < o.Free[all.Device] {
 			all.Device = device
 		}
