@@ -12,12 +12,12 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// async knows the blocks of PyTorch's backend cudaMallocAsync: calls of the driver, each for one tensor. A process with a caching allocator
-// has none, whatever it obtains so beside.
+// async tracks the blocks of PyTorch's backend cudaMallocAsync, in which each tensor is one call of the driver. It
+// ignores processes with a caching allocator, whose stream-ordered allocations are not tensors.
 type async struct {
 	trace  *view.Trace
 	caches map[uint32]bool        // processes with a caching allocator
-	stacks map[event.StackID]bool // whether they are PyTorch's own calls
+	stacks map[event.StackID]bool // whether a stack is a call by PyTorch itself
 	totals map[accountKey]uint64  // bytes in use
 }
 
@@ -30,7 +30,7 @@ func newAsync(trace *view.Trace) async {
 	return a
 }
 
-// owns reports whether a call with a stack obtained a block.
+// owns reports whether a call with a stack allocated such a block.
 func (a *async) owns(pid uint32, stack event.StackID, call string) bool {
 	if a.caches[pid] {
 		return false
@@ -43,7 +43,7 @@ func (a *async) owns(pid uint32, stack event.StackID, call string) bool {
 	return is
 }
 
-// allocated takes a block that is live from now on, and returns what is in use of its device; ok is false when it is none of the backend's.
+// allocated adds a new live block, and returns the bytes in use on its device; ok is false when the block is not the backend's.
 func (a *async) allocated(b *heap.Block) (total uint64, ok bool) {
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || !a.owns(b.PID, b.Stack, b.Call) {
 		return 0, false
@@ -53,7 +53,7 @@ func (a *async) allocated(b *heap.Block) (total uint64, ok bool) {
 	return a.totals[key], true
 }
 
-// freed is allocated for a block that is no longer live.
+// freed does the same for a block that is no longer live.
 func (a *async) freed(b *heap.Block) (total uint64, ok bool) {
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || !a.owns(b.PID, b.Stack, b.Call) {
 		return 0, false
@@ -63,13 +63,13 @@ func (a *async) freed(b *heap.Block) (total uint64, ok bool) {
 	return a.totals[key], true
 }
 
-// has reports whether PyTorch has obtained memory of a device so.
+// has reports whether PyTorch has allocated memory of a device in this way.
 func (a *async) has(pid uint32, device event.Device) bool {
 	_, ok := a.totals[accountKey{pid, device}]
 	return ok
 }
 
-// only is the device of a process on which PyTorch has obtained memory so, if it is one.
+// only returns the device on which a process's PyTorch has allocated memory in this way, if there is exactly one.
 func (a *async) only(pid uint32) (d event.Device, ok bool) {
 	n := 0
 	for key := range a.totals {
@@ -81,7 +81,7 @@ func (a *async) only(pid uint32) (d event.Device, ok bool) {
 	return d, n == 1
 }
 
-// setAsync takes the backend's blocks out of what the process has beside PyTorch.
+// setAsync subtracts the backend's blocks from the process's memory outside PyTorch.
 func (f *follower) setAsync(c *Case, h *heap.Heap) {
 	var sum heap.Count
 	for b := range h.Blocks() {
@@ -100,14 +100,14 @@ func (f *follower) setAsync(c *Case, h *heap.Heap) {
 	c.Owners = slices.DeleteFunc(c.Owners, func(o balance.OwnerUse) bool { return o.Objects == 0 })
 }
 
-// less is what is left of memory without a part of it.
+// less returns memory without a part of it.
 func less(all, part heap.Count) heap.Count {
 	all.Objects -= min(part.Objects, all.Objects)
 	all.Bytes -= min(part.Bytes, all.Bytes)
 	return all
 }
 
-// layer is that of PyTorch's blocks.
+// layer returns the layer of PyTorch's blocks.
 func (c *Case) layer() event.Layer {
 	if c.Async {
 		return event.LayerDevice
@@ -115,7 +115,7 @@ func (c *Case) layer() event.Layer {
 	return event.LayerTorch
 }
 
-// held is what PyTorch has of the device, as far as it is known beside Context.
+// held returns PyTorch's memory on the device, as far as known, without Context.
 func (c *Case) held() uint64 {
 	if c.Async {
 		return c.Torch.Allocated

@@ -11,17 +11,17 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Cause is one thing that takes memory, with the answer to what would have been without it.
+// Cause is one possible reason why memory was missing, with the effect of removing it.
 type Cause struct {
-	Decision Decision // the name of the cause
-	Bytes    uint64   // that would have been there without it; event.Unknown
-	// Usual is how many of Bytes earlier steps had too, which did not fail; event.Unknown: there are no earlier steps, or it was not observed.
+	Decision Decision // names the cause
+	Bytes    uint64   // that would have been free without it; event.Unknown
+	// Usual is the part of Bytes that earlier steps, which did not fail, had too; event.Unknown: no earlier steps, or not observed.
 	Usual uint64
-	// Alone says whether the request, and what followed it in earlier steps, would have fitted without this cause and with all others.
+	// Alone says whether removing only this cause would have made room for the request and what followed it in earlier steps.
 	Alone Answer
 }
 
-// Beyond is how many of the bytes of a cause are more than usual.
+// Beyond returns how much of a cause is more than usual, bytes.
 func (x Cause) Beyond() uint64 {
 	if x.Bytes == event.Unknown {
 		return 0
@@ -32,7 +32,7 @@ func (x Cause) Beyond() uint64 {
 	return x.Bytes - min(x.Usual, x.Bytes)
 }
 
-// Cause is what a decision's cause takes; the zero value: nothing.
+// Cause returns the cause of a decision; the zero value if there is none.
 func (c *Case) Cause(d Decision) Cause {
 	for i := range c.Causes {
 		if c.Causes[i].Decision == d {
@@ -42,19 +42,19 @@ func (c *Case) Cause(d Decision) Cause {
 	return Cause{Decision: d}
 }
 
-// A part of memory counts as a cause only if it is large, beside being enough: one part in so many of what PyTorch has reserved, or of the
-// device. A leak, and a step that is larger than those before, have no such bound: they change, and what changes explains a failure.
+// A part of memory counts as a cause only if it would be enough and is a minimum share (one in this number) of PyTorch's
+// reserved memory or of the device. Leaks and larger steps have no such bound, because a change explains a failure.
 const (
 	piecesShare    = 20
 	elsewhereShare = 10
 )
 
-// followShare is what is taken to follow a request that no earlier step has made: one part in so many of what the step has added so far, or of
-// all that is allocated, where there are no steps.
+// followShare: if no earlier step has made the request, 1/followShare of what the step has added so far, or of all
+// allocated memory without steps, is assumed to be needed after it.
 const followShare = 4
 
-// evaluate computes each cause. Those that suffice alone come first, by how far they are beyond what is usual; loading comes after all
-// others, because what is loaded is what the program wants, and so does a loop after the last step that fills the device.
+// evaluate computes the causes. Those that are enough alone come first, sorted by how far they exceed what is usual. Loading comes
+// after all others, because the program wants what it loads, and so does a loop after the last step that fills the device.
 func (c *Case) evaluate() []Cause {
 	all := []Cause{c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(), c.ended(), c.loadedTwice(), c.loading()}
 	var out []Cause
@@ -80,7 +80,8 @@ func (c *Case) evaluate() []Cause {
 	return out
 }
 
-// fills reports whether what the step has more than those before belongs to no pass of a model: a loop behind the last step fills the device.
+// fills reports whether the excess of the step over earlier ones belongs to no pass of a model: a loop after the last
+// step fills the device.
 func (c *Case) fills() bool {
 	if c.State > 0 || isPass(c.Phase) || isPass(c.Grown.Phase) {
 		return false
@@ -88,7 +89,7 @@ func (c *Case) fills() bool {
 	return c.Phase == phases.Other || c.Grown.Site != "" && c.Grown.Site == c.Site
 }
 
-// isPass reports whether a part of a step computes with the model.
+// isPass reports whether a phase is a computation with the model.
 func isPass(p phases.Phase) bool {
 	switch p {
 	case phases.Forward, phases.Backward, phases.Optimizer, phases.Evaluation:
@@ -97,7 +98,7 @@ func isPass(p phases.Phase) bool {
 	return false
 }
 
-// follows is how much more is needed after the request than with it, bytes.
+// follows returns how much memory is needed after the request, beyond the request itself, bytes.
 func (c *Case) follows() uint64 {
 	switch {
 	case c.Follows != event.Unknown:
@@ -110,7 +111,7 @@ func (c *Case) follows() uint64 {
 	return c.Torch.Allocated / followShare
 }
 
-// asked is what had to be obtained for the request, bytes.
+// asked returns how much had to be obtained for the request, bytes.
 func (c *Case) asked() uint64 {
 	switch {
 	case c.Asked != event.Unknown:
@@ -121,7 +122,7 @@ func (c *Case) asked() uint64 {
 	return c.Requested
 }
 
-// short is how much more had to be free for the request: below the limit of the program's own, if there is one, and on the device.
+// short returns how much was missing for the request, bytes: below the program's own limit, if there is one, and on the device.
 func (c *Case) short() uint64 {
 	asked := c.asked()
 	if asked == event.Unknown || c.Need == event.Unknown || !c.binds() || c.Free == event.Unknown || c.Device.Type.MPS() {
@@ -130,7 +131,7 @@ func (c *Case) short() uint64 {
 	return max(c.Need, asked-min(asked, c.Free))
 }
 
-// missing is how much more had to be free for the request and for what follows, bytes. What follows can use what is left of the segment.
+// missing returns how much was missing for the request and what follows, bytes. What follows can use the rest of the segment.
 func (c *Case) missing() uint64 {
 	asked, short := c.asked(), c.short()
 	if asked == event.Unknown || short == event.Unknown {
@@ -139,7 +140,7 @@ func (c *Case) missing() uint64 {
 	return short + max(asked, c.Requested+c.follows()) - asked
 }
 
-// suffices reports whether this many more bytes would have been enough.
+// suffices reports whether this number of additional bytes would have been enough.
 func (c *Case) suffices(bytes uint64) Answer {
 	missing := c.missing()
 	switch {
@@ -151,7 +152,7 @@ func (c *Case) suffices(bytes uint64) Answer {
 	return No
 }
 
-// share is an answer, which is No for a part that is smaller than one part in n of a whole.
+// share returns an answer, or No if a part is smaller than 1/n of a whole.
 func share(answer Answer, part, whole uint64, n uint64) Answer {
 	if answer == Yes && (whole == event.Unknown || part < whole/n) {
 		return No
@@ -159,17 +160,17 @@ func share(answer Answer, part, whole uint64, n uint64) Answer {
 	return answer
 }
 
-// hasEarlier reports whether steps before that of the failure show what is usual.
+// hasEarlier reports whether steps before the failing one show what is usual.
 func (c *Case) hasEarlier() bool { return c.Healthy != event.Unknown }
 
-// growth is what the lines that grow from step to step had kept when the request failed.
+// growth returns the memory that growing lines had kept when the request failed.
 func (c *Case) growth() Cause {
 	grown := c.growing()
 	return Cause{Leak, grown, 0, c.suffices(grown)}
 }
 
-// larger is by how much the step needs more than each before: beyond the highest of them, without what grows from step to step, or beyond
-// what the largest has added to what there was at its beginning.
+// larger returns how much more the step needs than each earlier one: beyond the highest of them, without growth from
+// step to step, or beyond the largest addition of a step to the memory at its beginning.
 func (c *Case) larger() Cause {
 	x := Cause{Decision: LargerStep}
 	switch {
@@ -184,7 +185,7 @@ func (c *Case) larger() Cause {
 			x.Bytes = max(x.Bytes, added-usual)
 		}
 	}
-	if x.Bytes >= c.short() { // the steps before have fitted, with all that follows
+	if x.Bytes >= c.short() { // the earlier steps fitted, with all that follows
 		x.Alone = Yes
 	} else {
 		x.Alone = No
@@ -192,7 +193,7 @@ func (c *Case) larger() Cause {
 	return x
 }
 
-// fragmented is what is free in the segments of the request's pool in pieces that are too small.
+// fragmented returns the free memory in segments of the request's pool, in pieces that are too small.
 func (c *Case) fragmented() Cause {
 	x := Cause{Fragmentation, c.Pieces, event.Unknown, No}
 	if c.hasEarlier() {
@@ -217,7 +218,7 @@ func (c *Case) otherPools() Cause {
 	return x
 }
 
-// ownLimit is what the device had free and the limit kept from the program.
+// ownLimit returns the free memory of the device that the program's own limit withheld.
 func (c *Case) ownLimit() Cause {
 	x := Cause{Limit, 0, event.Unknown, No}
 	if c.Limit == event.Unknown {
@@ -239,7 +240,7 @@ func (c *Case) ownLimit() Cause {
 	return x
 }
 
-// binds reports whether the program's own limit refused the request: more of the device would not have helped.
+// binds reports whether the program's own limit refused the request, so that a larger device would not have helped.
 func (c *Case) binds() bool { return c.Limit != event.Unknown }
 
 func (c *Case) otherProcesses() Cause {
@@ -254,8 +255,8 @@ func (c *Case) otherProcesses() Cause {
 	return x
 }
 
-// outside is what the process has beside PyTorch's allocator, by what the driver was asked for. If the device's size is not known it must be a
-// part of what the process has.
+// outside returns the process's memory outside PyTorch's allocator, according to its calls of the driver. If the
+// device's size is not known, it must be a minimum share of the process's memory.
 func (c *Case) outside() Cause {
 	whole := c.Total
 	if whole == event.Unknown {
@@ -271,7 +272,8 @@ func (c *Case) outside() Cause {
 	return x
 }
 
-// pending is what was freed and waits for another stream. PyTorch waits for it before it reports a failure, except while a graph is captured.
+// pending returns freed memory that waits for another stream. PyTorch waits for it before it reports a failure, except
+// while a graph is captured.
 func (c *Case) pending() Cause {
 	x := Cause{PendingFrees, c.Torch.Pending, event.Unknown, No}
 	if x.Bytes == event.Unknown {
@@ -281,7 +283,8 @@ func (c *Case) pending() Cause {
 	return x
 }
 
-// cached is what PyTorch's allocator keeps, of a request that is not its own: it returns that only for its own requests.
+// cached returns the free memory that PyTorch's allocator keeps, for a request that is not PyTorch's: it returns the
+// cache only for its own requests.
 func (c *Case) cached() Cause {
 	x := Cause{Decision: Cached, Usual: event.Unknown}
 	if !c.Reported && !c.Own && c.Torch.Free != event.Unknown {
@@ -291,7 +294,7 @@ func (c *Case) cached() Cause {
 	return x
 }
 
-// loading is what a loop has put there before there were steps. A forward pass without steps before it loads nothing.
+// loading returns the memory that a loop allocated before there were steps. A forward pass without earlier steps loads nothing.
 func (c *Case) loading() Cause {
 	x := Cause{Decision: Loading, Usual: event.Unknown}
 	if !isPass(c.Fill.Phase) {

@@ -10,11 +10,11 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// course is how the memory of a caching allocator went, up to now. Sizes are bytes.
+// course is the history of a caching allocator's memory. Sizes are bytes.
 type course struct {
-	points []point // one a second, at most
+	points []point // at most one per second
 	steps  []stepUse
-	last   uint64 // allocated, after the last event
+	last   uint64 // allocated total after the last event
 	made   heap.Count
 	freed  heap.Count
 	lines  map[string]*passes // by line that was refused something
@@ -25,26 +25,26 @@ type point struct{ time, allocated uint64 }
 // stepUse is the memory of one step.
 type stepUse struct {
 	StepPeak
-	floor uint64 // allocated when it began
+	floor uint64 // allocated at its beginning
 	idle  uint64 // reserved and not allocated at Peak; event.Unknown
-	other uint64 // outside PyTorch when it began; event.Unknown: not observed
+	other uint64 // outside PyTorch at its beginning; event.Unknown: not observed
 	frees uint64
 }
 
 // passes are the allocations of one line, by their number within a step.
 type passes struct {
 	step int
-	now  []pass   // of this step
-	most []uint64 // by how much the total rose above an allocation in the rest of its step, the most of all steps that are over
+	now  []pass   // in the current step
+	most []uint64 // rise of the total after each allocation in the rest of its step; maximum over all ended steps
 }
 
-// pass is one allocation: the total with it, and the most until the next of its line.
+// pass is one allocation: the total after it, and the maximum until the line's next one.
 type pass struct{ level, high uint64 }
 
-// keptPasses bounds the allocations of a line that are compared, of each step.
+// keptPasses limits the allocations of a line that are compared, per step.
 const keptPasses = 4096
 
-// end ends a step: step 0 is none.
+// end ends a step; step 0 means that there was none.
 func (p *passes) end() {
 	for i := len(p.now) - 1; i >= 0 && p.step > 0; i-- {
 		x := &p.now[i]
@@ -61,7 +61,7 @@ func (p *passes) end() {
 	p.now = p.now[:0]
 }
 
-// see takes a new total. made says that it is that of an allocation of the line.
+// see adds a new total. made means that an allocation of the line caused it.
 func (p *passes) see(step int, total uint64, made bool) {
 	if step != p.step {
 		p.end()
@@ -75,7 +75,7 @@ func (p *passes) see(step int, total uint64, made bool) {
 	}
 }
 
-// follows is what earlier steps needed after the next allocation of the line in this step; event.Unknown: none has made it.
+// follows returns how much earlier steps needed after the next allocation of the line in this step; event.Unknown: none made it.
 func (p *passes) follows(step int) uint64 {
 	if p == nil {
 		return event.Unknown
@@ -137,7 +137,7 @@ func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved
 	c.seeLines(step, allocated, line)
 }
 
-// seeLines tells the lines that were refused something of a total; line is the one that has allocated.
+// seeLines passes a total to the lines that were refused something; line is the one that has allocated.
 func (c *course) seeLines(step int, allocated uint64, line string) {
 	if line != "" && c.lines[line] == nil {
 		c.lines[line] = &passes{step: step}
@@ -147,7 +147,7 @@ func (c *course) seeLines(step int, allocated uint64, line string) {
 	}
 }
 
-// lineOf is the line of an allocation, if it was refused something at some time.
+// lineOf returns the line of an allocation, if it is ever refused something.
 func (f *follower) lineOf(e *event.Event) string {
 	if e.Kind != event.KindAlloc {
 		return ""
@@ -162,8 +162,8 @@ func (f *follower) lineOf(e *event.Event) string {
 	return name
 }
 
-// begins looks at the memory outside of PyTorch when a step begins, and at what is free then in the segments of an account of which a request
-// will be refused in that step.
+// begins records, when a step begins, the memory outside PyTorch, and the free memory in the segments of an allocator
+// that will refuse a request in that step.
 func (f *follower) begins(e *event.Event, h *heap.Heap) {
 	step := f.stepAt(e.Time)
 	if step == f.step {
@@ -190,8 +190,8 @@ func (f *follower) begins(e *event.Event, h *heap.Heap) {
 	}
 }
 
-// knowsSteps reports whether what recurs are steps. A line that recurs alone does not make steps: a loop that fills a container, and one that
-// loads a model, recur too. Steps free nearly all that they allocate, each of them.
+// knowsSteps reports whether what recurs are steps. Recurrence alone is not enough: a loop that fills a container, or
+// loads a model, also recurs. Each step frees nearly all that it allocates.
 func (f *follower) knowsSteps(t *course) bool {
 	if f.in.Steps.Source != steps.SourcePeriod {
 		return f.in.Steps.Source != ""
@@ -211,7 +211,7 @@ func (f *follower) knowsSteps(t *course) bool {
 	return t.freed.Objects >= t.made.Objects-t.made.Objects/4 && free >= all-all/4
 }
 
-// setCourse says how the memory came to be that much.
+// setCourse sets how the memory reached its size.
 func (f *follower) setCourse(c *Case) {
 	t := f.totals[accountKey{c.PID, c.Device}]
 	if t == nil {
@@ -245,7 +245,7 @@ func (f *follower) setCourse(c *Case) {
 	}
 }
 
-// most is the larger one of those that are known.
+// most returns the larger of the known values.
 func most(x, y uint64) uint64 {
 	if x == event.Unknown || y == event.Unknown {
 		return min(x, y)

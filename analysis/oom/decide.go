@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// decide evaluates each cause by itself, and decides for the first of those that suffice alone. Where none does, too much was asked for.
+// decide evaluates each cause separately, and decides for the first one that is enough alone. If none is, too much was requested.
 func (c *Case) decide() {
 	c.setLimit()
 	c.setUnseen()
@@ -32,14 +32,14 @@ func (c *Case) decide() {
 		c.Decision, c.Also = DriverError, nil
 	case c.isAbsurd():
 		c.Decision, c.Also = AbsurdRequest, nil
-	case c.Decision == LargerStep: // too much is asked for, in this step
+	case c.Decision == LargerStep: // this step requests too much
 		c.Decision, c.Larger = Full, true
 	}
 }
 
-// setLimit concludes that there is a limit of the program's own where PyTorch refuses a request without having asked the driver. Then
-// the limit is below what would have been reserved with it. That decides which of the values that were read it is; where none or
-// several are, the bounds are known.
+// setLimit concludes that the program has a limit of its own if PyTorch refuses a request without asking the driver.
+// The limit is then smaller than the reserved memory would have become, which selects it among the values that were
+// read; if it matches none or several of them, only bounds are known.
 func (c *Case) setLimit() {
 	c.Limit, c.LimitBelow = event.Unknown, 0
 	if !c.Reported || c.Tries > 0 || c.Torch.Reserved == event.Unknown {
@@ -59,7 +59,8 @@ func (c *Case) setLimit() {
 	}
 }
 
-// segmentOf is the segment that the allocator obtains for a request, bytes: get_allocation_size of CUDACachingAllocator.cpp.
+// segmentOf returns the size of the segment that the allocator obtains for a request, bytes: get_allocation_size of
+// CUDACachingAllocator.cpp.
 func segmentOf(size uint64) uint64 {
 	const small, large, least = 2 << 20, 20 << 20, 10 << 20
 	switch {
@@ -71,7 +72,7 @@ func segmentOf(size uint64) uint64 {
 	return (size + small - 1) / small * small
 }
 
-// setNeed says how much more had to be free.
+// setNeed sets how much was missing.
 func (c *Case) setNeed() {
 	asked := c.Asked
 	if asked == event.Unknown && c.Reported {
@@ -85,7 +86,7 @@ func (c *Case) setNeed() {
 	case c.Limit != event.Unknown && c.LimitBelow == 0 && c.limited()+asked > c.Limit:
 		c.Need = c.limited() + asked - c.Limit
 	case c.Limit != event.Unknown:
-		c.Need = asked // at most
+		c.Need = asked // an upper bound
 	case c.Free != event.Unknown && asked > c.Free:
 		c.Need = asked - c.Free
 	default:
@@ -93,7 +94,7 @@ func (c *Case) setNeed() {
 	}
 }
 
-// limited is what Limit is of: PyTorch's segments; with MPS all that the process has of the device.
+// limited returns the memory to which Limit applies: PyTorch's segments or, with MPS, all of the process's memory on the device.
 func (c *Case) limited() uint64 {
 	if c.Device.Type.MPS() {
 		return c.OnMPS()
@@ -101,8 +102,8 @@ func (c *Case) limited() uint64 {
 	return c.Torch.Reserved
 }
 
-// OnMPS is what Metal counts for the process, which is what PyTorch's MPS allocator compares with its limit ("MPS allocated", "other
-// allocations" and "max allowed" of its message, ATen/mps/MPSAllocator.mm).
+// OnMPS returns Metal's count for the process, which PyTorch's MPS allocator compares with its limit ("MPS allocated",
+// "other allocations" and "max allowed" in its message, ATen/mps/MPSAllocator.mm).
 func (c *Case) OnMPS() uint64 {
 	all := c.Torch.Reserved + c.Other.Bytes
 	if c.Context != event.Unknown {
@@ -111,11 +112,11 @@ func (c *Case) OnMPS() uint64 {
 	return all
 }
 
-// largestDevice is more than any device has, bytes: it bounds a request where the size of the device is not known.
+// largestDevice is larger than any device, bytes: it bounds a request if the size of the device is not known.
 const largestDevice = 1 << 40
 
-// isAbsurd reports whether no device, or not this one, could serve the request. With MPS more than the recommended size is
-// no error, but more than the limit, which is above that.
+// isAbsurd reports whether no device, or not this one, could serve the request. With MPS, exceeding the recommended
+// size is no error, but exceeding the higher limit is.
 func (c *Case) isAbsurd() bool {
 	if c.Device.Type.MPS() {
 		return c.Limit != event.Unknown && c.LimitBelow == 0 && c.Requested > c.Limit
@@ -129,7 +130,7 @@ func (c *Case) isAbsurd() bool {
 	return c.Requested > c.Total
 }
 
-// growing is what the findings hold that are certain enough, bytes: no more than the memory between steps has risen by.
+// growing returns the memory of the findings that are certain enough, bytes, at most the rise of the memory between steps.
 func (c *Case) growing() uint64 {
 	var out uint64
 	for i := range c.Findings {
@@ -140,11 +141,11 @@ func (c *Case) growing() uint64 {
 	return min(out, c.net)
 }
 
-// isOther reports whether a pool that is not the request's has free memory that the request could use: a piece that is large enough, or
-// whole segments, which the driver would have again if they were returned.
+// isOther reports whether a pool other than the request's has free memory that the request could use: a large enough
+// piece, or whole segments, which would go back to the driver.
 func (c *Case) isOther(p *PoolFree) bool { return !p.Request && c.usable(p) > 0 }
 
-// usable is how much of the free memory of a pool a request of another pool could have, were it allowed to.
+// usable returns how much of the free memory of a pool a request of another pool could use, if it were allowed to.
 func (c *Case) usable(p *PoolFree) uint64 {
 	if p.Largest >= c.Requested {
 		return p.Free
@@ -152,7 +153,8 @@ func (c *Case) usable(p *PoolFree) uint64 {
 	return p.FreeWhole
 }
 
-// InOtherPools is the free memory of private pools, and of other streams, that the request could use were it of them, bytes.
+// InOtherPools returns the free memory of private pools, and of other streams, that the request could use if it
+// belonged to them, bytes.
 func (c *Case) InOtherPools() uint64 {
 	var out uint64
 	for i := range c.Pools {
@@ -163,7 +165,8 @@ func (c *Case) InOtherPools() uint64 {
 	return out
 }
 
-// FreePrivate is what is free in private pools, and the largest piece of it, bytes. A CUDA graph needs it when it runs again.
+// FreePrivate returns the free memory of private pools, and its largest piece, bytes. A CUDA graph needs this memory
+// when it runs again.
 func (c *Case) FreePrivate() (free, largest uint64) {
 	for i := range c.Pools {
 		if p := &c.Pools[i]; p.Private && !p.Request {
@@ -173,7 +176,7 @@ func (c *Case) FreePrivate() (free, largest uint64) {
 	return free, largest
 }
 
-// OtherPool is the one of InOtherPools with the most of it; the zero value: there is none.
+// OtherPool returns the pool with the largest part of InOtherPools; the zero value if there is none.
 func (c *Case) OtherPool() *PoolFree {
 	out := &PoolFree{}
 	for i := range c.Pools {

@@ -9,20 +9,20 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// DeviceUse is what the process has of another device when a request failed, bytes.
+// DeviceUse is the process's memory on another device when a request failed, bytes.
 type DeviceUse struct {
 	Device event.Device
-	Used   uint64 // PyTorch's segments and what was obtained beside them
-	Total  uint64 // of the device; event.Unknown
+	Used   uint64 // PyTorch's segments, and memory obtained outside PyTorch
+	Total  uint64 // size of the device; event.Unknown
 }
 
-// gathered is what nn.DataParallel has brought to a device in a step.
+// gathered is the memory that nn.DataParallel has gathered on a device in a step.
 type gathered struct {
 	step  int
 	bytes uint64
 }
 
-// seeGathered notes an allocation of nn.DataParallel's gathering.
+// seeGathered records an allocation by nn.DataParallel's gathering.
 func (f *follower) seeGathered(e *event.Event) {
 	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || !f.signsOf(e.Stack).Has(advice.Gather) {
 		return
@@ -36,7 +36,7 @@ func (f *follower) seeGathered(e *event.Event) {
 	f.gathered[key] = g
 }
 
-// setElsewhere says what the process has of other devices, and what was gathered on that of the request.
+// setElsewhere sets the process's memory on other devices, and what was gathered on the request's device.
 func (f *follower) setElsewhere(c *Case, h *heap.Heap) {
 	accounts := h.Totals().Accounts
 	for i := range accounts {
@@ -55,7 +55,8 @@ func (f *follower) setElsewhere(c *Case, h *heap.Heap) {
 	}
 }
 
-// sizeOf is the memory of a device by the readings; the driver knows it better than the program. event.Unknown: none says it.
+// sizeOf returns the memory of a device from the readings, preferring the driver's figure to the program's.
+// event.Unknown: none has it.
 func sizeOf(readings []figures.Reading, device int) uint64 {
 	for i := range readings {
 		for _, d := range readings[i].Driver {
@@ -74,11 +75,11 @@ func sizeOf(readings []figures.Reading, device int) uint64 {
 	return event.Unknown
 }
 
-// contextMost is more than the driver keeps for a process on a device beside what the process has obtained, bytes.
+// contextMost is an upper bound of the driver's own memory for a process on a device, bytes.
 const contextMost = 1 << 30
 
-// setUnseen concludes from a refusal how much the process's context and other processes have at least, where no reading says it: the driver
-// refuses nothing that it has. All that the process itself has obtained must be known for it.
+// setUnseen derives a lower bound for the process's context and other processes from a refusal, if no reading has the
+// figure: the driver refuses nothing that it has. It requires that all memory of the process itself is known.
 func (c *Case) setUnseen() {
 	c.Unseen = 0
 	own := figures.Add(c.Torch.Reserved, c.Other.Bytes)
@@ -90,7 +91,7 @@ func (c *Case) setUnseen() {
 	}
 }
 
-// othersLeast is what other processes have, at least.
+// othersLeast returns a lower bound for the memory of other processes.
 func (c *Case) othersLeast() uint64 {
 	if c.Others == event.Unknown && c.Unseen > 0 {
 		return c.Unseen - min(c.Unseen, contextMost)

@@ -18,45 +18,45 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// follower goes through a trace and completes the cases when it comes to them.
+// follower replays a trace and completes each case at its moment.
 type follower struct {
 	in    *Input
 	cases []Case
-	wants []*refusals.Refusal // of each case
-	done  int                 // cases that were reached
+	wants []*refusals.Refusal // one per case
+	done  int                 // number of completed cases
 
 	life    *phases.Lifetimes
 	starts  map[heap.BlockKey]phases.Start
 	totals  map[accountKey]*course
 	async   async
-	asked   map[string]bool // the lines that were refused something
+	asked   map[string]bool // lines that were refused something
 	sites   map[event.StackID]string
-	flushed map[int]uint64   // by case: reserved bytes when the driver first refused
-	context map[int][]uint64 // by reading: Context of each device
-	reading int              // the next to be reached
+	flushed map[int]uint64   // reserved bytes when the driver first refused, by case
+	context map[int][]uint64 // Context of each device, by reading
+	reading int              // the next reading
 
 	signs    map[event.StackID]advice.Signs
 	gathered map[accountKey]gathered
 
-	lines map[lineKey]uint64 // the stream in which a line that was refused something allocates; event.Unknown: in several
-	step  int                // that runs
-	other uint64             // outside PyTorch when it began; event.Unknown
-	free  map[uint64]uint64  // by segment, what was free then; nil: a request will not fail in it, or it is not known
+	lines map[lineKey]uint64 // stream in which a line that was refused something allocates; event.Unknown: several
+	step  int                // current step
+	other uint64             // memory outside PyTorch at its beginning; event.Unknown
+	free  map[uint64]uint64  // free bytes at that time, by segment; nil: no request will fail in the step, or not known
 }
 
-// accountKey names a caching allocator.
+// accountKey identifies a caching allocator.
 type accountKey struct {
 	pid    uint32
 	device event.Device
 }
 
-// lineKey names a line of a process.
+// lineKey identifies a line of a process.
 type lineKey struct {
 	pid  uint32
 	site string
 }
 
-// keptSteps is of how many steps before a failure the peaks are kept, keptSeconds of how many seconds the total.
+// keptSteps is the number of steps before a failure whose peaks are kept, keptSeconds the number of seconds whose totals are.
 const (
 	keptSteps   = 10
 	keptSeconds = 60
@@ -69,7 +69,7 @@ func newFollower(in *Input) *follower {
 	}
 }
 
-// wait adds a case to be completed.
+// wait adds a case to complete.
 func (f *follower) wait(r *refusals.Refusal, number int) {
 	e := &r.Event
 	c := Case{
@@ -84,11 +84,11 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 		c.Asked, c.Tries = e.Size, c.Tries+1
 	}
 	switch {
-	case c.Step > 0 && f.in.Steps.Last() > c.Step+1 && f.in.Steps.Source != steps.SourcePeriod: // also where another thread than the one that failed goes on with the steps
+	case c.Step > 0 && f.in.Steps.Last() > c.Step+1 && f.in.Steps.Source != steps.SourcePeriod: // also if another thread continues the steps
 		c.Caught = Yes
 	case r.WentOn && (r.Reported || c.Own || c.Step == 0):
 		c.Caught = Yes
-	case f.in.Ended && f.in.Exit != nil && (!r.WentOn || *f.in.Exit == 0): // after an error of the driver that went on: CUDA keeps it
+	case f.in.Ended && f.in.Exit != nil && (!r.WentOn || *f.in.Exit == 0): // the program may survive an error of the driver: CUDA keeps it
 		if c.Exit, c.Caught = f.in.Exit, No; *c.Exit == 0 {
 			c.Caught = Yes
 		}
@@ -98,7 +98,7 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 	f.wants = append(f.wants, r)
 }
 
-// stepAt is the step of a time. What recurs while a model is loaded, layer by layer, is none.
+// stepAt returns the step at a time. The layer-by-layer loading of a model has no steps.
 func (f *follower) stepAt(time uint64) int {
 	if f.in.Leaks != nil && f.in.Leaks.Steps.Loads {
 		return 0
@@ -109,8 +109,8 @@ func (f *follower) stepAt(time uint64) int {
 // pageCall is the driver's function by which an expandable segment grows.
 const pageCall = "cuMemCreate"
 
-// setAsked says what the driver was asked for. An expandable segment grows by pages, of which each is a call, and those that it was given
-// before one is refused are returned: what had to be free is all of them.
+// setAsked sets what the driver was asked for. An expandable segment grows by pages, one call each; if one is refused,
+// the earlier ones are returned, so all of them had to be free.
 func (c *Case) setAsked(r *refusals.Refusal) {
 	n := len(r.Tries)
 	if n == 0 {
@@ -189,7 +189,7 @@ func isSame(x, y *event.Event) bool {
 	return x.Time == y.Time && x.PID == y.PID && x.TID == y.TID && x.Layer == y.Layer
 }
 
-// noteTry remembers how much was reserved when the driver first refused a request.
+// noteTry records the reserved memory when the driver first refused a request.
 func (f *follower) noteTry(e *event.Event, h *heap.Heap) {
 	for i := f.done; i < len(f.cases); i++ {
 		if tries := f.wants[i].Tries; len(tries) > 0 && isSame(e, &tries[0]) {
@@ -204,7 +204,7 @@ func (f *follower) reserved(h *heap.Heap, pid uint32, device event.Device) (uint
 	return a.Reserved, ok && a.Reserved != event.Unknown
 }
 
-// complete finds out all about a case, at its moment.
+// complete fills in a case at its moment.
 func (f *follower) complete(c *Case, h *heap.Heap) {
 	if !c.Reported {
 		c.place(h)
@@ -235,7 +235,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setFindings(c, h)
 }
 
-// place finds the device of a driver's call, which does not always name it: it is that of the caching allocator, where there is one.
+// place sets the device of a driver's call, which does not always name it: the device of the caching allocator, if there is one.
 func (c *Case) place(h *heap.Heap) {
 	all := slices.DeleteFunc(h.Totals().Accounts, func(a heap.Account) bool { return a.PID != c.PID })
 	if len(all) == 1 && (c.Device.Index < 0 || c.Device.Index == all[0].Device.Index) {
@@ -243,7 +243,8 @@ func (c *Case) place(h *heap.Heap) {
 	}
 }
 
-// lossTime is how long before a failure no event must have been lost for what is not there not to have happened, nanoseconds.
+// lossTime is the time before a failure without a lost event after which missing events count as events that did not
+// happen, nanoseconds.
 const lossTime = 10e9
 
 // lostBefore reports whether events before a failure may be missing.
@@ -254,7 +255,7 @@ func lostBefore(h *heap.Heap, c *Case) bool {
 	})
 }
 
-// setBalance says where the process's memory is.
+// setBalance sets where the process's memory is.
 func (f *follower) setBalance(c *Case, h *heap.Heap) {
 	in := &balance.Input{PID: c.PID, View: f.in.Trace.ViewOf(h.Snapshot()), TorchWhy: "not every block is known"}
 	if p, ok := h.Parts(c.PID, c.Device); ok {
@@ -274,7 +275,7 @@ func (f *follower) setBalance(c *Case, h *heap.Heap) {
 	}
 }
 
-// holdingKey is what blocks of a Holding have in common.
+// holdingKey is what the blocks of a Holding have in common.
 type holdingKey struct {
 	site     string
 	category phases.Category

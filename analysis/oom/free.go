@@ -13,13 +13,13 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// shownPins is the number of segments whose blocks are listed, pinRows the number of rows of blocks that each has.
+// shownPins is the number of segments whose blocks are listed, pinRows the number of rows of blocks for each.
 const (
 	shownPins = 5
 	pinRows   = 3
 )
 
-// setFree computes the free memory in the segments. Where not every block is known, nothing is set.
+// setFree computes the free memory in the segments. If some block is not known, it sets nothing.
 func (f *follower) setFree(c *Case, h *heap.Heap) {
 	m := f.segments(c, h)
 	if m == nil {
@@ -45,7 +45,7 @@ func (f *follower) setFree(c *Case, h *heap.Heap) {
 	f.setPins(c, m, r)
 }
 
-// addPool adds a pool, private ones of one owner to those that are there.
+// addPool adds a pool; private pools of one owner are added up.
 func (c *Case) addPool(p PoolFree) {
 	for i := range c.Pools {
 		q := &c.Pools[i]
@@ -57,8 +57,8 @@ func (c *Case) addPool(p PoolFree) {
 	c.Pools = append(c.Pools, p)
 }
 
-// streamOf is the stream of the request: that of all segments, else that in which its line has always allocated.
-// event.Unknown: it is not known.
+// streamOf returns the stream of the request: that of all segments or, otherwise, the one in which its line has always
+// allocated. event.Unknown: not known.
 func (f *follower) streamOf(c *Case, m *fragments.Map) uint64 {
 	if s := m.Stream(); s != event.Unknown {
 		return s
@@ -69,8 +69,8 @@ func (f *follower) streamOf(c *Case, m *fragments.Map) uint64 {
 	return event.Unknown
 }
 
-// setUnreturned concludes which segments are of private pools: PyTorch returns all free segments of its own pools to the driver before it reports
-// a failure (release_cached_blocks of CUDACachingAllocator.cpp). Pages of expandable segments are returned one by one.
+// setUnreturned determines which segments belong to private pools: PyTorch returns all free segments of its own pools to the driver
+// before it reports a failure (release_cached_blocks of CUDACachingAllocator.cpp). It returns expandable segments page by page.
 func (c *Case) setUnreturned(m *fragments.Map) {
 	if !c.Reported || c.Device.Type.MPS() || m.Reserved() != c.Torch.Reserved {
 		return
@@ -82,7 +82,7 @@ func (c *Case) setUnreturned(m *fragments.Map) {
 	}
 }
 
-// setKept sums up what is free in pools that are not the request's, as far as it was free there when the step began.
+// setKept adds up the memory in pools other than the request's that was already free when the step began.
 func (c *Case) setKept(m *fragments.Map, before map[uint64]uint64) {
 	if before == nil {
 		return
@@ -102,8 +102,8 @@ func rank(p *PoolFree) int {
 	return 0
 }
 
-// segments is the map of the device, with the pools that are known to be private; nil where a block lies in no known segment or
-// the allocator's total has more bytes than the known blocks.
+// segments returns the map of the device, with the pools known to be private; nil if a block is in no known segment, or
+// the allocator's total exceeds the known blocks.
 func (f *follower) segments(c *Case, h *heap.Heap) *fragments.Map {
 	a, ok := h.Account(c.PID, c.Device)
 	if !ok {

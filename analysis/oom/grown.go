@@ -15,9 +15,9 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// A line is named for what it allocated within the step of the failure where these are many blocks and a large part of what the step has: so
-// many blocks at least, one part in so many of it, and with what is older more than the peak of the steps before, by one part in so many. Blocks
-// of so many places are more than results that are kept: the graph of a forward pass has what each operation saved.
+// A line is named for its allocations within the failing step if they are at least a number of blocks and a share (one in this
+// number) of the step's memory and, together with older blocks, exceed the peak of the earlier steps by a share. Blocks from
+// many different stacks are more than stored results: the graph of a forward pass, with what each operation saved.
 const (
 	grownBlocks = 8
 	grownShare  = 2
@@ -25,18 +25,18 @@ const (
 	graphPlaces = 2
 )
 
-// Growth is blocks of one line that were allocated since the step began in which a request failed, and are in use.
+// Growth counts the live blocks of one line that were allocated since the beginning of the failing step.
 type Growth struct {
 	Site   string
-	Holder string // of the most of them; view.NoHolder: not known
-	Held   uint64 // by Holder, bytes
-	Places int    // different stacks
+	Holder string // holder of most of them; view.NoHolder: not known
+	Held   uint64 // bytes held by Holder
+	Places int    // number of different stacks
 	Phase  phases.Phase
 	heap.Count
 }
 
-// Advice is what helps an evaluation that keeps what the graph of its forward passes saves: the holder of the blocks is a graph. Where it is not
-// known, blocks of several operations can be such. Empty: there is none.
+// Advice returns advice for an evaluation that keeps what the graph of its forward passes saves: the holder of the
+// blocks is a graph or, if it is not known, the blocks come from several operations. Empty: no advice.
 func (c *Case) Advice() string {
 	const graph = " graph keeps them: evaluate under torch.no_grad()"
 	g := &c.Grown
@@ -51,10 +51,10 @@ func (c *Case) Advice() string {
 	return ""
 }
 
-// stateFunction is where PyTorch's optimizers make their state. What else they allocate is temporary.
+// stateFunction is the function in which PyTorch's optimizers allocate their state. Their other allocations are temporary.
 const stateFunction = "_init_group"
 
-// makesState reports whether a stack of an optimizer's step allocates state: optimizers that are not PyTorch's may do so anywhere.
+// makesState reports whether a stack of an optimizer's step allocates state: optimizers outside PyTorch may do so anywhere.
 func makesState(s *event.Stack) bool {
 	torchs := false
 	for i := range s.Frames {
@@ -67,7 +67,8 @@ func makesState(s *event.Stack) bool {
 	return !torchs
 }
 
-// setState adds up what the optimizer has allocated where the request failed while it made its state: it has nothing from before this step.
+// setState adds up what the optimizer has allocated, if the request failed while the optimizer was creating its state:
+// it has nothing from before this step.
 func (f *follower) setState(c *Case, h *heap.Heap) {
 	if c.Phase != phases.Optimizer {
 		return
@@ -87,19 +88,20 @@ func (f *follower) setState(c *Case, h *heap.Heap) {
 	}
 }
 
-// isOptimizers reports whether a block of the device was allocated by an optimizer.
+// isOptimizers reports whether an optimizer allocated a block of the device.
 func (f *follower) isOptimizers(c *Case, b *heap.Block) bool {
 	s, ok := f.starts[b.Key()]
 	return ok && s.Phase == phases.Optimizer && f.has(c, b)
 }
 
-// has reports whether a block is one of PyTorch's on the device of the request.
+// has reports whether a block is PyTorch's and on the request's device.
 func (f *follower) has(c *Case, b *heap.Block) bool {
 	return b.PID == c.PID && b.Device == c.Device && b.Layer == c.layer() && (!c.Async || f.async.owns(b.PID, b.Stack, b.Call))
 }
 
-// setGrown finds what the step of the failure has allocated and kept, which no comparison of steps shows: an evaluation after the last
-// step, say, that keeps its results. Without steps it finds what one line has put there. Site is empty where no line stands out.
+// setGrown finds what the failing step has allocated and kept, which a comparison of steps does not show: for example,
+// an evaluation after the last step that keeps its results. Without steps, it finds what one line has allocated. Site
+// is empty if no line stands out.
 func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	t := f.totals[accountKey{c.PID, c.Device}]
 	if t == nil || c.Torch.Allocated == event.Unknown {
@@ -114,7 +116,7 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	}
 }
 
-// bySite sums up the live blocks that were made since a time, by line.
+// bySite adds up, by line, the live blocks allocated since a time.
 func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 	sites, places := map[string]*Growth{}, map[event.StackID]bool{}
 	for b := range h.Blocks() {
@@ -161,7 +163,7 @@ func (c *Case) setFill(rows []Growth) {
 	c.hold(&c.Fill)
 }
 
-// hold names the holder of most blocks of a line.
+// hold sets the holder of most blocks of a line.
 func (c *Case) hold(g *Growth) {
 	for i := range c.Top {
 		if t := &c.Top[i]; t.Site == g.Site && t.Holder != view.NoHolder && t.Bytes > g.Held {
@@ -185,7 +187,8 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 	c.hold(&c.Grown)
 }
 
-// setFindings takes over what grows, with what of it was there when the request failed, and by how much the memory between steps had risen.
+// setFindings stores the growth from step to step: how much of it was there when the request failed, and by how much
+// the memory between steps had risen.
 func (f *follower) setFindings(c *Case, h *heap.Heap) {
 	if f.in.Leaks == nil {
 		return
@@ -215,7 +218,7 @@ func (f *follower) setFindings(c *Case, h *heap.Heap) {
 	c.net = c.floor - min(c.floor, first) + now
 }
 
-// setGrownBy sets what of a finding was there when a request failed. It returns the bytes of the step of the failure.
+// setGrownBy sets how much of a finding was there when a request failed. It returns the bytes of the failing step.
 func (f *follower) setGrownBy(c *Case, found *leaks.Finding, h *heap.Heap) (now uint64) {
 	if len(found.Stacks) == 0 {
 		return 0

@@ -14,23 +14,24 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// Leftover is memory that the program has no more use for, as far as its calls show.
+// Leftover is memory that the program no longer needs, according to its calls.
 type Leftover struct {
-	Site   string // the line that allocated the most of it; empty: there is none
-	Call   string // the function that has returned; empty: it is not known
-	Holder string // of the most of it; view.NoHolder: not known
-	Held   uint64 // by Holder, bytes
+	Site   string // line that allocated most of it; empty: none
+	Call   string // function that has returned; empty: not known
+	Holder string // holder of most of it; view.NoHolder: not known
+	Held   uint64 // bytes held by Holder
 	heap.Count
 }
 
-// An optimizer's state is left over from a phase before if another optimizer makes its own: after leastApart steps, or after fewApart where all
-// that it has made so far has sizes that the older state has too. Optimizers that take turns begin closer together.
+// An optimizer's state is left over from an earlier phase if another optimizer creates its own, leastApart steps later;
+// or fewApart steps later, if the sizes of all its state so far also occur in the older state. Optimizers that take
+// turns begin closer together.
 const (
 	leastApart = 8
 	fewApart   = 2
 )
 
-// optimizerBlocks are the blocks of optimizers' state, those from before a time and those since then.
+// optimizerBlocks returns the blocks of optimizers' state from before a time and from after it.
 func (f *follower) optimizerBlocks(c *Case, h *heap.Heap, from uint64) (older, newer []heap.Block) {
 	for b := range h.Blocks() {
 		if !f.isOptimizers(c, &b) {
@@ -48,8 +49,8 @@ func (f *follower) optimizerBlocks(c *Case, h *heap.Heap, from uint64) (older, n
 	return older, newer
 }
 
-// setEnded finds the state of an optimizer that a call has used which has returned, where the request is one of another optimizer's for its own
-// first state.
+// setEnded finds the state of an optimizer that was used by a call which has returned, if the request is for the first
+// state of another optimizer.
 func (f *follower) setEnded(c *Case, h *heap.Heap) {
 	from, _, ok := f.in.Steps.Span(c.Step)
 	if c.Phase != phases.Optimizer || c.Step == 0 || !ok || c.Stack == nil {
@@ -103,7 +104,7 @@ func (f *follower) sumUp(l *Leftover, blocks []heap.Block) {
 	}
 }
 
-// sameSizes reports whether blocks, and a request, have sizes only that others have too.
+// sameSizes reports whether all sizes of some blocks, and of a request, also occur in others.
 func sameSizes(others, blocks []heap.Block, request uint64) bool {
 	known := map[uint64]bool{}
 	for i := range others {
@@ -112,8 +113,8 @@ func sameSizes(others, blocks []heap.Block, request uint64) bool {
 	return known[request] && !slices.ContainsFunc(blocks, func(b heap.Block) bool { return !known[b.Size] })
 }
 
-// endedCall is the function that a stack has called and that has returned by the time of another one of the same thread: their paths part in its
-// caller. Empty: they do not part in the program's own code.
+// endedCall returns the function in one stack that has returned by the time of another stack of the same thread: the
+// stacks diverge in its caller. Empty: they do not diverge in the program's own code.
 func endedCall(old, now *event.Stack) string {
 	if old == nil || now == nil {
 		return ""
@@ -131,7 +132,8 @@ func endedCall(old, now *event.Stack) string {
 	return ""
 }
 
-// calledAt is the function at a place of a path; that of PyTorch's optimizer has no name of its own.
+// calledAt returns the function at a place of a path. For a frame of PyTorch it returns the caller's function, and for
+// the root the empty string.
 func calledAt(path []*event.Frame, i int) string {
 	if i >= len(path) || i == 0 {
 		return ""
@@ -142,7 +144,7 @@ func calledAt(path []*event.Frame, i int) string {
 	return path[i].Func
 }
 
-// pythonPath is the Python frames of a stack, from the root.
+// pythonPath returns the Python frames of a stack, root first.
 func pythonPath(s *event.Stack) (out []*event.Frame) {
 	for i := range slices.Backward(s.Frames) {
 		if g := &s.Frames[i]; g.Kind == event.FramePython {
@@ -152,13 +154,13 @@ func pythonPath(s *event.Stack) (out []*event.Frame) {
 	return out
 }
 
-// leastCopied is the smallest block that counts as a copy, bytes: small ones are alike without being copies.
+// leastCopied is the smallest block that counts as a copy, bytes: small blocks have equal sizes by chance.
 const leastCopied = 64 << 10
 
-// setLoaded finds what was loaded from a file to the device beside parameters of the same sizes.
+// setLoaded finds memory that was loaded from a file to the device in addition to parameters of the same sizes.
 func (f *follower) setLoaded(c *Case, h *heap.Heap) {
 	if c.Stack != nil && advice.SignsOf(c.Stack.Frames).Has(advice.Load) {
-		return // it is not copied yet
+		return // not copied yet
 	}
 	parameters, whole := map[uint64]int{}, uint64(0)
 	var loaded []heap.Block
@@ -189,7 +191,7 @@ func (f *follower) setLoaded(c *Case, h *heap.Heap) {
 	}
 }
 
-// signsOf is advice.SignsOf of a stack.
+// signsOf returns advice.SignsOf for a stack.
 func (f *follower) signsOf(id event.StackID) advice.Signs {
 	s, ok := f.signs[id]
 	if !ok {
@@ -201,7 +203,7 @@ func (f *follower) signsOf(id event.StackID) advice.Signs {
 	return s
 }
 
-// nameLeftover names the holder of a leftover: the one whose blocks of its line are nearest to it in bytes.
+// nameLeftover sets the holder of a leftover: the one with the most bytes of its line that do not exceed it.
 func (c *Case) nameLeftover(l *Leftover) {
 	l.Holder = view.NoHolder
 	for i := range c.Top {
@@ -215,12 +217,12 @@ func (c *Case) nameLeftover(l *Leftover) {
 	}
 }
 
-// ended is the state of an optimizer that no call uses any more: the program does without it.
+// ended returns the state of an optimizer that no call uses any more.
 func (c *Case) ended() Cause {
 	return Cause{EarlierPhase, c.Ended.Bytes, 0, c.suffices(c.Ended.Bytes)}
 }
 
-// loadedTwice is what was loaded beside the parameters that it was copied to.
+// loadedTwice returns the memory that was loaded in addition to the parameters to which it was copied.
 func (c *Case) loadedTwice() Cause {
 	return Cause{LoadedTwice, c.Loaded.Bytes, 0, c.suffices(c.Loaded.Bytes)}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oom says why requests for GPU memory failed: each with where all memory was at that moment, what was free and could not be
-// used, and one decision. The rules and thresholds are in docs/oom.md.
+// Package oom finds out why requests for GPU memory failed. For each request it reports where all memory was at that
+// moment, what was free and could not be used, and one decision. The rules and thresholds are in docs/oom.md.
 package oom
 
 import (
@@ -20,29 +20,29 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Decision is why a request failed, in a word.
+// Decision is the reason why a request failed.
 type Decision string
 
 // The decisions; docs/oom.md says when each is taken.
 const (
 	AbsurdRequest  Decision = "absurd_request"  // no device, or not this one, could serve it
-	DriverError    Decision = "driver_error"    // the driver refused it, and PyTorch did not report it
-	Leak           Decision = "leak"            // what grows from step to step takes the place
-	LargerStep     Decision = "larger_step"     // a cause only: the step needs more than those before, which is Full
-	Fragmentation  Decision = "fragmentation"   // the memory is free, in pieces that are too small
-	PrivatePool    Decision = "private_pool"    // the memory is free, in a pool or of a stream that the request may not use
+	DriverError    Decision = "driver_error"    // the driver refused it, and PyTorch did not report that
+	Leak           Decision = "leak"            // memory that grows from step to step
+	LargerStep     Decision = "larger_step"     // a cause only, decided as Full: the step needs more than earlier ones
+	Fragmentation  Decision = "fragmentation"   // enough is free, in pieces that are too small
+	PrivatePool    Decision = "private_pool"    // enough is free, in a pool or of a stream that the request may not use
 	Limit          Decision = "limit"           // the program's own limit, not the device's
-	OtherProcess   Decision = "other_process"   // others have the memory
-	OutsidePyTorch Decision = "outside_pytorch" // the process has it, beside PyTorch's allocator
-	PendingFrees   Decision = "pending_frees"   // it was freed and waits for another stream
-	Cached         Decision = "cached"          // PyTorch keeps it unused, and the request is not PyTorch's
-	EarlierPhase   Decision = "earlier_phase"   // the state of an optimizer that a call has used which has returned
-	LoadedTwice    Decision = "loaded_twice"    // what was loaded from a file lies on the device beside the parameters that it was copied to
-	Loading        Decision = "loading"         // a loop that loads or fills has put it there, before there were steps
-	Full           Decision = "full"            // too much is asked for: by this step, or nothing suffices alone
+	OtherProcess   Decision = "other_process"   // other processes have the memory
+	OutsidePyTorch Decision = "outside_pytorch" // the process has the memory, outside PyTorch's allocator
+	PendingFrees   Decision = "pending_frees"   // freed memory waits for another stream
+	Cached         Decision = "cached"          // PyTorch keeps free memory, and the request is not PyTorch's
+	EarlierPhase   Decision = "earlier_phase"   // state of an optimizer that was used by a call which has returned
+	LoadedTwice    Decision = "loaded_twice"    // loaded from a file, and on the device beside the parameters to which it was copied
+	Loading        Decision = "loading"         // a loop that loads or fills has allocated it, before there were steps
+	Full           Decision = "full"            // too much was requested: by this step, or no cause is enough alone
 )
 
-// Answer is whether something is so, as far as it is known.
+// Answer says whether something is true, as far as known.
 type Answer uint8
 
 // The answers.
@@ -52,34 +52,34 @@ const (
 	No
 )
 
-// Input is what Find looks at.
+// Input is the input of Find.
 type Input struct {
 	Trace *view.Trace
 	Steps *steps.Table
 	Leaks *leaks.Report // nil: not judged
-	// Readings are what the driver and the process's memory said while the trace was made, by time.
+	// Readings are figures of the driver and the process's memory, read while the trace was made, by time.
 	Readings []figures.Reading
-	// Ended says that the process ended with the trace, and Exit with which status; nil: that is not known.
+	// Ended means that the process ended with the trace; Exit is its exit status, nil when not known.
 	Ended bool
 	Exit  *int
-	// Library has prefixes of Python files that are not the program's own.
+	// Library has path prefixes of Python files that do not belong to the program itself.
 	Library []string
 }
 
-// Report is all requests that failed.
+// Report has all requests that failed.
 type Report struct {
 	Cases []Case // in order
-	// More is how many further requests failed that are not in Cases: the first and the last are.
+	// More is the number of failed requests that are not in Cases, which has the first and the last ones.
 	More int
-	// Recovered is how many times the driver refused memory and the request was satisfied nevertheless, after the allocator had
-	// returned its cache, or by asking again.
+	// Recovered is the number of requests that the driver first refused and that then succeeded, because the allocator
+	// returned its cache, or on a retry.
 	Recovered int
-	// Silent: no allocator of PyTorch's has reported anything, as with the backend cudaMallocAsync, so that requests that PyTorch refuses by
-	// itself are not seen.
+	// Silent means that no PyTorch allocator has reported anything, as with the backend cudaMallocAsync, so that
+	// requests which PyTorch itself refuses are not seen.
 	Silent bool
 }
 
-// Case is one request that failed. Sizes are bytes; what is not known is event.Unknown.
+// Case is one request that failed. Sizes are bytes; unknown ones are event.Unknown.
 type Case struct {
 	Number   int // as in the moment oom:N
 	PID      uint32
@@ -88,91 +88,91 @@ type Case struct {
 	Time     uint64 // CLOCK_BOOTTIME nanoseconds
 	Step     int    // 0: before the first, or not known
 	Phase    phases.Phase
-	Site     string // the line of the program that asked
+	Site     string // the line of the program that made the request
 	Stack    *event.Stack
-	Call     string // of a driver error, the function that failed
+	Call     string // for a driver error, the function that failed
 	Reported bool   // by PyTorch
-	Caught   Answer // the program went on
-	Exit     *int   // its exit status, if it ended without asking for memory again; nil: it did ask, or that is not known
-	// Async: PyTorch's backend is cudaMallocAsync, which reports nothing. Blocks are the driver's then, Torch is their sum as the program asked
-	// for them, and what the driver's pool keeps beside them is in Context.
+	Caught   Answer // the program continued
+	Exit     *int   // the exit status, if the program ended without another allocation; nil: it allocated again, or not known
+	// Async: PyTorch's backend is cudaMallocAsync, which reports nothing. The blocks are then the driver's, Torch is
+	// the sum of their requested sizes, and Context includes what the driver's pool keeps in addition.
 	Async bool
-	Own   bool // of a request that PyTorch did not report: it is PyTorch's own, by that backend
+	Own   bool // the request is PyTorch's own, by that backend, although PyTorch did not report it
 
-	Requested uint64 // as PyTorch rounded it; of a driver error, as the call was given it
-	Asked     uint64 // what the driver was asked for last; Unknown: it was not asked
-	Page      uint64 // of Asked, what a call asked for: Asked is pages of an expandable segment; 0: one call asked for all
-	Tries     int    // refusals of the driver for this request
+	Requested uint64 // as PyTorch rounded it; for a driver error, the argument of the call
+	Asked     uint64 // the last request to the driver; Unknown: there was none
+	Page      uint64 // part of Asked requested by one call, if Asked is pages of an expandable segment; 0: one call requested all
+	Tries     int    // number of refusals by the driver for this request
 	Flushed   uint64 // bytes of cached segments that PyTorch returned to the driver for it
 
 	Torch  balance.Torch // at the failing call
 	Owners []balance.OwnerUse
-	Other  heap.Count // all of Owners
+	Other  heap.Count // sum of Owners
 
-	// The device, by the reading nearest to the failure. Context is what the driver counts for the process beyond Torch and Other.
+	// The device, from the reading nearest to the failure. Context is the driver's figure for the process beyond Torch and Other.
 	Context  uint64
 	Total    uint64
-	Others   uint64 // of other processes
+	Others   uint64 // memory of other processes
 	By       []figures.ProcessUse
-	Returned uint64 // of Others, the least that they have returned between the failure and the reading; 0: nothing is known to be
-	Rest     uint64 // in use by no process that the driver lists, such as the driver's own; Unknown
+	Returned uint64 // lower bound of what others returned between the failure and the reading, part of Others; 0: nothing known
+	Rest     uint64 // used by no process that the driver lists, such as the driver's own; Unknown
 	Free     uint64 // Total less all use, at the failing call
-	// Unseen is what the context and other processes have at least, by the refusal, where no reading says it; 0: nothing shows it.
+	// Unseen is a lower bound of the context and other processes, derived from the refusal if no reading has the figure; 0: none.
 	Unseen uint64
-	Read   uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
+	Read   uint64 // time of the reading, CLOCK_BOOTTIME nanoseconds; 0: there was none
 
-	Limit      uint64 // of the program's own, bytes of segments; Unknown: it has none, or it is not known
-	LimitBelow uint64 // where only bounds of it are known: it is at least Limit and less than this; 0: Limit is exact
+	Limit      uint64 // the program's own, bytes of segments; Unknown: none, or not known
+	LimitBelow uint64 // if only bounds are known, the limit is at least Limit and less than this; 0: Limit is exact
 
-	Pools   []PoolFree // free memory in segments, that of the request first
-	Largest uint64     // free piece that the request could have been given, had it been smaller
+	Pools   []PoolFree // free memory in segments, the request's pool first
+	Largest uint64     // largest free piece that a smaller request could have used
 	Pieces  uint64     // all inactive splits of the request's pool and stream
-	Pins    []Pin      // the segments with most free memory, and what keeps them
+	Pins    []Pin      // the segments with the most free memory, and the blocks that keep them
 
 	Top        []Holding // live blocks by line, holder and category, largest first
 	Categories []Sum     // live blocks by category, largest first
-	HeldAt     uint64    // when the holders were read, CLOCK_BOOTTIME nanoseconds; 0: they are not known
+	HeldAt     uint64    // time of the reading of holders, CLOCK_BOOTTIME nanoseconds; 0: not known
 
 	Before60 uint64 // allocated 60 s before; Unknown: the trace is shorter
 	Steps    []StepPeak
-	Healthy  uint64 // largest allocated total of the steps before that of the failure
+	Healthy  uint64 // largest allocated total of earlier steps
 	Findings []leaks.Finding
-	Outside  []leaks.Finding // of device memory outside PyTorch
+	Outside  []leaks.Finding // device memory outside PyTorch
 
-	Ended     Leftover    // the state of an optimizer of a phase before
-	Loaded    Leftover    // what was loaded beside the parameters
+	Ended     Leftover    // state of an optimizer of an earlier phase
+	Loaded    Leftover    // loaded in addition to the parameters
 	Elsewhere []DeviceUse // the other devices of the process
-	Gathered  uint64      // bytes that nn.DataParallel has brought to the device in this step
+	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step
 
-	Grown   Growth // within the step of the failure; Site is empty: no line stands out
-	Fill    Growth // what one line has put there before any step, with next to nothing freed; Site is empty: none has
-	State   uint64 // what the optimizer has allocated in its first step, where the request failed in that; 0: it did not
-	Need    uint64 // how much more had to be free; Unknown
-	Follows uint64 // how much more earlier steps needed after this request than with it; Unknown: none has made it
+	Grown   Growth // within the failing step; Site is empty: no line stands out
+	Fill    Growth // allocated by one line before any step, with almost nothing freed; Site is empty: none
+	State   uint64 // allocated by the optimizer in its first step, if the request failed in that; 0: it did not
+	Need    uint64 // how much was missing; Unknown
+	Follows uint64 // how much earlier steps needed after this request, beyond it; Unknown: none made it
 
-	// Causes are what takes memory, each judged by itself: those without which alone the request would have fitted first, in order of how far they
-	// are beyond what is usual. Decision is the first of them, else Full, and Also are the others that suffice alone.
+	// Causes lists what takes memory, each evaluated separately: first those that would have been enough alone, sorted by how far
+	// they exceed what is usual. Decision is the first of them, otherwise Full, and Also has the others that are enough alone.
 	Causes   []Cause
 	Decision Decision
-	Larger   bool // Full is by LargerStep
+	Larger   bool // Full because of LargerStep
 	Also     []Decision
-	Replay   *Replay // whether expandable segments would have helped; nil: that is not known
+	Replay   *Replay // whether expandable segments would have helped; nil: not known
 
 	whole  bool     // the process had no memory of the device before the trace
-	asks   bool     // what the allocator asks the driver for is known
-	limits []uint64 // what can be the program's own limit, bytes
+	asks   bool     // the allocator's requests to the driver are known
+	limits []uint64 // possible values of the program's own limit, bytes
 	usual
 }
 
-// usual is what earlier steps show. Sizes are bytes; event.Unknown: it was not observed.
+// usual describes earlier steps. Sizes are bytes; event.Unknown: not observed.
 type usual struct {
-	floor       uint64 // allocated when the step of the failure began
-	rise        uint64 // the most that an earlier step has added to what there was when it began
-	net         uint64 // by how much floor is above that of the first step
-	idle        uint64 // reserved and not allocated at the peak of an earlier step: the least
-	kept        uint64 // of what is free in other pools, what was free there when the step began
-	usualOther  uint64 // outside PyTorch when an earlier step began: the least
-	usualOthers uint64 // of other processes, by readings before the failure: the one in the middle
+	floor       uint64 // allocated at the beginning of the failing step
+	rise        uint64 // the largest addition of an earlier step to the memory at its beginning
+	net         uint64 // floor less that of the first step
+	idle        uint64 // minimum of what was reserved and not allocated at the peak of an earlier step
+	kept        uint64 // part of the free memory in other pools that was already free when the step began
+	usualOther  uint64 // minimum memory outside PyTorch at the beginning of an earlier step
+	usualOthers uint64 // median memory of other processes, in readings before the failure
 }
 
 func unknownUsual() usual {
@@ -180,21 +180,21 @@ func unknownUsual() usual {
 	return usual{u, u, u, u, u, u, u}
 }
 
-// Replay is what became of the request, and of what follows it, with expandable segments.
+// Replay is the outcome of the request, and of what follows it, with expandable segments.
 type Replay struct {
-	Recorded bool // they were on when it was recorded: nothing was replayed
+	Recorded bool // they were on in the recording: nothing was replayed
 	Outcome  Outcome
-	Step     int    // of the first request that fails; 0: before the first, or there are no steps
-	Site     string // of that; empty: none fails
-	Exact    bool   // under the recorded settings the replay reserves what PyTorch did, at each event
+	Step     int    // step of the first request that fails; 0: before the first, or there are no steps
+	Site     string // line of that request; empty: none fails
+	Exact    bool   // under the recorded settings, the replay reserves the same as PyTorch at each event
 }
 
-// Outcome is how a replay ended.
+// Outcome is the result of a replay.
 type Outcome string
 
 // The outcomes.
 const (
-	Fits     Outcome = "fits"     // the request and all that followed it in earlier steps
+	Fits     Outcome = "fits"     // the request, and all that followed it in earlier steps
 	FitsOnce Outcome = "fits_now" // the request; what follows it is not known
 	Fails    Outcome = "fails"
 )
@@ -205,13 +205,13 @@ type StepPeak struct {
 	Peak uint64
 }
 
-// Sum is live blocks of a category.
+// Sum counts the live blocks of a category.
 type Sum struct {
 	Name phases.Category
 	heap.Count
 }
 
-// Holding is live blocks of one line, holder and category.
+// Holding counts the live blocks of one line, holder and category.
 type Holding struct {
 	Site     string
 	Holder   string // view.NoHolder: not known
@@ -219,14 +219,14 @@ type Holding struct {
 	heap.Count
 }
 
-// Part is a part of what is allocated: a category, or a line of what has none.
+// Part is a part of the allocated memory: a category, or a line whose blocks have none.
 type Part struct {
-	Category phases.Category // empty: Site is given
+	Category phases.Category // empty: Site is set
 	Site     string
 	Bytes    uint64
 }
 
-// LargestParts are the largest parts of what is allocated, at most n.
+// LargestParts returns at most n of the largest parts of the allocated memory.
 func (c *Case) LargestParts(n int) []Part {
 	sums := map[Part]uint64{}
 	for i := range c.Categories {
@@ -249,24 +249,24 @@ func (c *Case) LargestParts(n int) []Part {
 	return out[:min(n, len(out))]
 }
 
-// PoolFree is the free memory of a pool: what one request could be given is of one pool and stream.
+// PoolFree is the free memory of a pool. One request can only use one pool and stream.
 type PoolFree struct {
-	Small     bool // of blocks up to 1 MiB
-	Private   bool // it is a CUDA graph's or MemPool's; false also where that is not known
+	Small     bool // for blocks up to 1 MiB
+	Private   bool // a CUDA graph's or MemPool's; also false when not known
 	Owner     PoolOwner
 	Stream    uint64 // raw handle; event.Unknown
-	Request   bool   // it is that of the request
+	Request   bool   // the request's pool
 	Reserved  uint64
 	Free      uint64 // inactive splits and free segments
-	FreeWhole uint64 // of Free, segments without a block
+	FreeWhole uint64 // part of Free in segments without a block
 	Largest   uint64
 }
 
-// PoolOwner is what a private pool was made for.
+// PoolOwner says what a private pool was created for.
 type PoolOwner string
 
-// The owners, by the pool's id, of which CUDA graphs have the first number and what the program has made the second (MempoolId_t of
-// c10/core/Allocator.h). Empty: it is not known, or the pool is not private.
+// The owners, by the pool's id (MempoolId_t of c10/core/Allocator.h), whose first number is set for CUDA graphs and the
+// second for pools that the program created. Empty: not known, or the pool is not private.
 const (
 	GraphPool   PoolOwner = "cuda_graph"
 	ProgramPool PoolOwner = "mem_pool" // a MemPool, or a torch.cuda.graph_pool_handle()
@@ -290,10 +290,10 @@ type Pin struct {
 	By         []Holding // without category
 }
 
-// maxCases is of how many requests all is found out.
+// maxCases is the maximum number of requests that are analysed.
 const maxCases = 100
 
-// Find finds the requests of a trace that failed, and why. The trace is replayed once, if there are any.
+// Find finds the failed requests of a trace, and why they failed. If there are any, it replays the trace once.
 func Find(in *Input) (*Report, error) {
 	failed, recovered := in.Trace.Refusals()
 	out := &Report{Recovered: recovered, Silent: len(in.Trace.End().Snapshot.Accounts) == 0}
@@ -319,7 +319,7 @@ func Find(in *Input) (*Report, error) {
 	return out, nil
 }
 
-// Fatal is how many requests failed that the program is not known to have survived.
+// Fatal returns the number of failed requests that the program is not known to have survived.
 func (r *Report) Fatal() int {
 	n := 0
 	for i := range r.Cases {
@@ -330,8 +330,8 @@ func (r *Report) Fatal() int {
 	return n
 }
 
-// Main is the case that a summary begins with: the last that the program is not known to have survived, else the last; nil: there is
-// none.
+// Main returns the case for the beginning of a summary: the last one that the program is not known to have survived,
+// otherwise the last one; nil: none.
 func (r *Report) Main() *Case {
 	for i := len(r.Cases) - 1; i >= 0; i-- {
 		if r.Cases[i].Caught != Yes {

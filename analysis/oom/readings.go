@@ -10,7 +10,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// readBefore compares the readings that were made before an event with the live set of then; e nil: all that are left.
+// readBefore compares the readings from before an event with the live set at that time; with e nil, all remaining readings.
 func (f *follower) readBefore(e *event.Event, h *heap.Heap) {
 	for f.reading < len(f.in.Readings) && (e == nil || f.in.Readings[f.reading].Time < e.Time) {
 		f.context[f.reading] = f.contexts(&f.in.Readings[f.reading], h)
@@ -24,7 +24,7 @@ func (f *follower) readBefore(e *event.Event, h *heap.Heap) {
 	}
 }
 
-// contexts is, for each device of a reading, what the driver counts beyond the process's memory that is explained; event.Unknown.
+// contexts returns, for each device of a reading, the driver's figure beyond the process's explained memory; event.Unknown.
 func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 	if len(r.Driver) == 0 || r.Moved {
 		return nil
@@ -49,7 +49,7 @@ func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 			}
 		}
 		for k := range v.Snapshot.Accounts {
-			// Segments from before the attach are in the allocator's own figure only.
+			// Only the allocator's own figure includes segments from before the attach.
 			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown && len(r.Torch) == 0 {
 				explained = event.Unknown
 			}
@@ -63,8 +63,8 @@ func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 	return out
 }
 
-// setDevice takes over what was read of the device: the reading that was made for the failure while the process still had its memory,
-// else the last one before.
+// setDevice stores the figures of the device, from the reading that was made for the failure if the process still had
+// its memory, otherwise from the last one before.
 func (f *follower) setDevice(c *Case) {
 	for i := range f.in.Readings {
 		r := &f.in.Readings[i]
@@ -73,7 +73,7 @@ func (f *follower) setDevice(c *Case) {
 		}
 		for k := range r.Driver {
 			if d := &r.Driver[k]; d.Device == int(c.Device.Index) || c.Device.Index < 0 && len(r.Driver) == 1 {
-				if c.Device.Index < 0 { // calls of the driver do not say it
+				if c.Device.Index < 0 { // calls of the driver do not pass the device
 					c.Device = event.Device{Type: event.DeviceCUDA, Index: int8(d.Device)}
 				}
 				f.takeDriver(c, r, d, k < len(f.context[i]), func() uint64 { return f.context[i][k] })
@@ -92,7 +92,7 @@ func (f *follower) setDevice(c *Case) {
 	c.setUse()
 }
 
-// setTotal takes the sizes of the devices from a later reading, where there is none before: they do not change.
+// setTotal takes the sizes of the devices from a later reading if there is none before, because they do not change.
 func (c *Case) setTotal(readings []figures.Reading) {
 	if c.Total == event.Unknown {
 		c.Total = sizeOf(readings, int(c.Device.Index))
@@ -102,7 +102,7 @@ func (c *Case) setTotal(readings []figures.Reading) {
 	}
 }
 
-// takeDriver takes over what the driver said of a device. A process that has ended has given its memory back.
+// takeDriver stores the driver's figures of a device. A process that has ended has returned its memory.
 func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse, known bool, context func() uint64) {
 	if uint64(d.Total) != event.Unknown {
 		c.Total = uint64(d.Total)
@@ -110,7 +110,7 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 	if known && context() != event.Unknown {
 		c.Context = context()
 	}
-	// Memory that was freed since still belongs to the pool, so the driver's figure is the one of the failing call.
+	// Memory that was freed since still belongs to the pool, so the driver's figure is the one at the failing call.
 	if own := figures.Add(c.held(), c.Other.Bytes); c.Async && r.Failed == c.Time && uint64(d.Used) != event.Unknown && uint64(d.Used) >= own {
 		c.Context = uint64(d.Used) - own
 	}
@@ -129,7 +129,7 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 	}
 }
 
-// setUse says what of the device was free at the failing call.
+// setUse sets how much of the device was free at the failing call.
 func (c *Case) setUse() {
 	own := figures.Add(figures.Add(c.held(), c.Other.Bytes), c.Context)
 	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
@@ -145,10 +145,10 @@ func (c *Case) setUse() {
 	c.setReturned()
 }
 
-// setReturned concludes from a refusal that others had more than the reading says, which was made after the failure: they have returned it since. The
-// driver refuses nothing that it has.
+// setReturned concludes from a refusal that others had more than in the reading after the failure, and have returned it
+// since: the driver refuses nothing that it has.
 func (c *Case) setReturned() {
-	const room = 64 << 20 // that a driver keeps, and what a reading can be wrong by
+	const room = 64 << 20 // kept by a driver, and the possible error of a reading
 	if c.Tries == 0 || c.Asked == event.Unknown || c.Free == event.Unknown || c.Read < c.Time || c.Free < c.Asked+room {
 		return
 	}
@@ -156,7 +156,7 @@ func (c *Case) setReturned() {
 	c.Others, c.Free = c.Others+c.Returned, event.Unknown
 }
 
-// name sets the holders of the live blocks, by the reading that was made for the failure, else by the last one before.
+// name sets the holders of the live blocks, from the reading that was made for the failure, otherwise from the last one before.
 func (f *follower) name(c *Case) {
 	var latest *figures.Reading
 	for i := range f.in.Readings {
@@ -180,7 +180,7 @@ func (f *follower) name(c *Case) {
 	sortHoldings(c.Top)
 }
 
-// divide splits the blocks of a row by their holders, as far as there are any left in a reading. What is left over has none.
+// divide divides the blocks of a row among their holders in a reading, as far as these have blocks left. The rest has no holder.
 func divide(row Holding, held map[string][]figures.HeldAt) []Holding {
 	var out []Holding
 	rows := held[row.Site]
