@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package advice has the rules by which memory that grows gets a sentence that says how to end it. A rule applies only if what it needs
-// as proof was read: what holds the blocks, in which call they were allocated, what they are. Memory without such proof gets no advice.
+// Package advice has rules that recognise why memory grows, each with a sentence that says how to end it. A rule applies only if
+// its proof was read: the holder of the blocks, the call that allocated them, and their kind. Without proof there is no advice.
 package advice
 
 import (
@@ -18,31 +18,31 @@ import (
 type Evidence struct {
 	Layer    event.Layer
 	Holder   string // as holders.Index.Owner; empty: not known
-	Facts    Facts  // what the reading of the holder found beside its name
-	Signs    Signs  // of the stacks that allocated it
-	Together Signs  // of all that grows beside it and has no other variable that holds it
-	Nodes    bool   // nodes of autograd save most of it, and no variable is known that leads to them
+	Facts    Facts  // facts that the holder scan found beside its name
+	Signs    Signs  // signs of the stacks that allocated it
+	Together Signs  // signs of all growth beside it that no other variable holds
+	Nodes    bool   // autograd nodes save most of it, and no variable is known to lead to them
 	Calls    bool   // it is a call of a module, most of whose blocks stay
-	Longer   bool   // its blocks do not become more: each is replaced by a longer one
+	Longer   bool   // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
-	Phase    phases.Phase // in which it is allocated; empty: not known
-	UsualEnd phases.Phase // in which blocks of the same sites are freed as a rule; empty: not known, or the same
+	Phase    phases.Phase // phase of its allocation; empty: not known
+	UsualEnd phases.Phase // phase in which blocks of the same sites are usually freed; empty: not known, or the same
 }
 
-// Facts are what a reading of holders found beside the name of a holder.
+// Facts are facts that a holder scan found beside the name of a holder.
 type Facts = figures.HolderFacts
 
-// Rule is a pattern that is recognised, and how to end it.
+// Rule is a pattern that is recognised, with the advice for it.
 type Rule struct {
 	Name  string
 	Needs func(e *Evidence) bool
 	Says  func(e *Evidence) string
 }
 
-// longer is the name of the only rule of memory that grows by longer blocks: the others say why there are more.
+// longer is the name of the only rule for growth by longer blocks; the others explain an increase in their number.
 const longer = "longer"
 
-// Of returns the advice of the first rule that is proved; nil if none is.
+// Of returns the first rule that is proved; nil if none is.
 func Of(e *Evidence) *Rule {
 	for i := range rules {
 		if (rules[i].Name == longer) == e.Longer && rules[i].Needs(e) {
@@ -52,7 +52,7 @@ func Of(e *Evidence) *Rule {
 	return nil
 }
 
-// Text is the sentence of the rule that applies; empty: none does.
+// Text returns the sentence of the rule that applies; empty if none does.
 func Text(e *Evidence) string {
 	if r := Of(e); r != nil {
 		return r.Says(e)
@@ -61,15 +61,15 @@ func Text(e *Evidence) string {
 }
 
 const (
-	// scalarBytes is the most that one number has.
+	// scalarBytes is the size of the largest single number.
 	scalarBytes = 8
-	// leastChain is how many nodes of autograd in a row are a chain, and leastHooks how many hooks of one object are
-	// more than a program has a use for.
+	// leastChain is the number of autograd nodes in a row that make a chain, and leastHooks a number of hooks on one
+	// object that no program needs.
 	leastChain = 64
 	leastHooks = 8
 )
 
-// rules are the patterns: a rule comes before those that hold of its pattern too, but say less.
+// rules are the patterns. A specific rule comes before a general one that would also apply.
 var rules = []Rule{
 	{longer, func(e *Evidence) bool { return e.torch() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
@@ -105,13 +105,14 @@ func (e *Evidence) torch() bool { return e.Layer == event.LayerTorch }
 
 func isPinned(e *Evidence) bool { return e.Layer == event.LayerHost && e.Signs.Has(Python) }
 
-// isAutocast: copies that autocast has made stay, and no variable holds them. The weights and gradients that they lead to stay with them.
+// isAutocast recognises copies made by autocast that stay without a variable that holds them. The weights and gradients
+// that they lead to stay with them.
 func isAutocast(e *Evidence) bool {
 	return e.torch() && !Named(e.Holder) && (e.Signs.Has(CachedCast) || e.Together.Has(CachedCast) && castHolds(e.Holder))
 }
 
-// hasGradientGraph: a gradient has a graph, which only create_graph=True gives it, and no variable leads to it. Of a gradient that is never cleared
-// the graph goes on through all steps, and saves what the backward pass allocates.
+// hasGradientGraph recognises a gradient with a graph, which only create_graph=True creates, without a variable that leads to
+// it. If the gradient is never cleared, its graph continues through all steps and saves what the backward pass allocates.
 func hasGradientGraph(e *Evidence) bool {
 	if e.Phase == phases.Backward && (isState(e) || e.torch() && e.Nodes) {
 		return true
@@ -131,7 +132,7 @@ func sayCycle(e *Evidence) string {
 	return fmt.Sprintf("%s leads back to its %s: call gc.collect(), or break this cycle", e.Facts.Cycle, class)
 }
 
-// longestCycle is the most of a cycle that a sentence has room for, runes.
+// longestCycle is the maximum length of a cycle in a sentence, runes.
 const longestCycle = 70
 
 func sayLonger(e *Evidence) string {
@@ -144,16 +145,16 @@ func sayLonger(e *Evidence) string {
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
 
-// keepsTraceback: exceptions in a container keep the frames in which they were raised.
+// keepsTraceback recognises exceptions in a container, which keep the frames in which they were raised.
 func keepsTraceback(e *Evidence) bool { return e.torch() && raised(e) != "" }
 
-// isOptimizers: state of optimizers stays, of more than one.
+// isOptimizers recognises growing state of several optimizers.
 func isOptimizers(e *Evidence) bool {
 	before, ok := beforeState(e.Holder)
 	return e.torch() && ok && varies(before) && e.Signs.Has(Optimizer)
 }
 
-// isParameters: state of one optimizer, or the parameters themselves, become more.
+// isParameters recognises growing state of one optimizer, or growing parameters.
 func isParameters(e *Evidence) bool {
 	before, state := beforeState(e.Holder)
 	switch {
@@ -165,7 +166,7 @@ func isParameters(e *Evidence) bool {
 	return e.Facts.Category == string(phases.Parameters)
 }
 
-// isChain: one variable leads to blocks that become more, so its graph gets longer.
+// isChain recognises one variable that leads to an increasing number of blocks, so its graph gets longer.
 func isChain(e *Evidence) bool {
 	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
 }
@@ -178,10 +179,10 @@ func sayChain(e *Evidence) string {
 	return fmt.Sprintf("%[1]s carries the graph of all steps before: call %[1]s = %[1]s.detach() after each step, or add up .item()", name)
 }
 
-// longestTwice is how long a name may be that a sentence has twice, runes.
+// longestTwice is the maximum length of a name that a sentence contains twice, runes.
 const longestTwice = 16
 
-// isState: the same of a variable that was another tensor by the time it was looked for.
+// isState recognises the same for a variable that referred to another tensor by the time of the scan.
 func isState(e *Evidence) bool {
 	return e.torch() && strings.HasPrefix(e.Holder, nativeRoot) && e.Facts.Chain >= leastChain
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
-// FactsOf are the facts about a holder among those that readings found, by name. A holder can be the container of several of them, or be
-// called by other ranges and another line of its function in a later reading. Of names that say different things it says neither.
+// FactsOf returns the facts about a holder, from the facts that scans found by name. A holder can be the container of
+// several names, or appear in a later scan with other ranges and another line of its function. A fact on which such
+// names disagree is left out.
 func FactsOf(holder string, all map[string]Facts) Facts {
 	if f, ok := all[holder]; ok || holder == "" {
 		return f

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The parts of a holder's name (holders.Path, and how analysis/holders folds them).
+// The parts of a holder's name (holders.Path, and the folding of analysis/holders).
 const (
 	nativeRoot  = "C++ "
 	garbageRoot = "garbage "
@@ -18,13 +18,13 @@ const (
 	tracePart   = ".__traceback__"
 )
 
-// frames are what a name begins with if it is a variable of a function, a closure or a default.
+// frames matches the prefix of a name that is a variable of a function, a closure or a default.
 var frames = regexp.MustCompile(`^.*(?: local | closure | default )`)
 
-// position is a key or an index in brackets.
+// position matches a key or an index in brackets.
 var position = regexp.MustCompile(`\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\[\]'"])*\]`)
 
-// varying is the text of several keys, or of several positions.
+// varying matches several keys, or several positions.
 var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|'.*', '.*|'.*\*')\]$`)
 
 // Named reports whether a name is a variable of the program, which Python code can reach.
@@ -32,7 +32,7 @@ func Named(holder string) bool {
 	return holder != "" && holder[0] != '[' && holder[0] != '<' && !strings.HasPrefix(holder, nativeRoot) && !strings.HasPrefix(holder, garbageRoot)
 }
 
-// varies reports whether a name stands for several elements of one container.
+// varies reports whether a name covers several elements of one container.
 func varies(holder string) bool {
 	for _, p := range position.FindAllString(holder, -1) {
 		if varying.MatchString(p) {
@@ -42,8 +42,7 @@ func varies(holder string) bool {
 	return strings.HasSuffix(holder, ".*") || strings.Contains(holder, ".*.")
 }
 
-// keysVary reports whether a name stands for the keys of one dictionary, more of them than are listed one by one, and for nothing else that
-// differs.
+// keysVary reports whether the keys of one dictionary, too many to list, are the only varying part of a name.
 func keysVary(holder string) bool {
 	keys := 0
 	for _, p := range position.FindAllString(holder, -1) {
@@ -58,10 +57,10 @@ func keysVary(holder string) bool {
 	return keys == 1 && Named(holder) && !holdsGraph(holder)
 }
 
-// variable is the variable whose elements a name stands for, without the frame that it is of: "made" of "train() local made[0..9].state[*]".
+// variable returns the variable whose elements a name covers, without its frame: "made" for "train() local made[0..9].state[*]".
 func variable(e *Evidence) string { return variableOf(e.Holder) }
 
-// short is a name without the frame, closure or default that it is of.
+// short returns a name without its frame, closure or default.
 func short(name string) string { return strings.TrimSpace(frames.ReplaceAllString(name, "")) }
 
 func variableOf(holder string) string {
@@ -76,7 +75,7 @@ func variableOf(holder string) string {
 	return strings.TrimSpace(name)
 }
 
-// graphOf is the part of a name before the graph of a tensor.
+// graphOf returns the part of a name before the graph of a tensor.
 func graphOf(holder string) string {
 	holder, _, _ = strings.Cut(holder, graphPart)
 	return holder
@@ -84,7 +83,7 @@ func graphOf(holder string) string {
 
 func holdsGraph(holder string) bool { return strings.Contains(holder, graphPart) }
 
-// keepers is what keeps a graph: "total", or "each tensor in losses".
+// keepers returns what keeps a graph: "total", or "each tensor in losses".
 func keepers(e *Evidence) string {
 	if kept := graphOf(e.Holder); varies(kept) {
 		return "each tensor in " + variableOf(kept)
@@ -92,10 +91,10 @@ func keepers(e *Evidence) string {
 	return variableOf(e.Holder)
 }
 
-// IsGarbage reports whether a name is of garbage in a cycle of references.
+// IsGarbage reports whether a name is that of garbage in a reference cycle.
 func IsGarbage(holder string) bool { return garbage(holder) != "" }
 
-// raised is the container of exceptions whose tracebacks lead to the blocks; empty: there is none.
+// raised returns the container of exceptions whose tracebacks lead to the blocks; empty: none.
 func raised(e *Evidence) string {
 	before, _, ok := strings.Cut(e.Holder, tracePart)
 	if !ok || !Named(e.Holder) || !varies(before) {
@@ -104,7 +103,7 @@ func raised(e *Evidence) string {
 	return variableOf(before)
 }
 
-// garbage is the class of an object that is garbage; empty: it is none.
+// garbage returns the class of a garbage object; empty: not garbage.
 func garbage(holder string) string {
 	name, ok := strings.CutPrefix(holder, garbageRoot)
 	if !ok {
@@ -116,7 +115,7 @@ func garbage(holder string) string {
 	return name
 }
 
-// beforeState is the part of a name before the state or the groups of an optimizer; ok: it has such.
+// beforeState returns the part of a name before the state or the groups of an optimizer; ok: the name has such a part.
 func beforeState(holder string) (before string, ok bool) {
 	before, _, ok = strings.Cut(holder, statePart)
 	if !ok {
@@ -125,7 +124,7 @@ func beforeState(holder string) (before string, ok bool) {
 	return before, ok
 }
 
-// owner is what gets new parameters: the optimizer, or the container of modules.
+// owner returns what gets new parameters: the optimizer, or the container of modules.
 func owner(e *Evidence) string {
 	if before, ok := beforeState(e.Holder); ok {
 		return variableOf(before)
@@ -136,8 +135,8 @@ func owner(e *Evidence) string {
 	return variable(e)
 }
 
-// keyed is the innermost dictionary whose keys a name stands for: "base[0..5].lora_A" of "base[0..5].lora_A['task0'..'task9'].weight"; empty:
-// there is none.
+// keyed returns the innermost dictionary whose keys vary in a name: "base[0..5].lora_A" for
+// "base[0..5].lora_A['task0'..'task9'].weight"; empty: none.
 func keyed(holder string) string {
 	name := short(graphOf(holder))
 	at := position.FindAllStringIndex(name, -1)
@@ -149,7 +148,7 @@ func keyed(holder string) string {
 	return ""
 }
 
-// contextAttribute is the attribute "ctx.y" that a name ends with: that of the node of a custom function which nothing else holds.
+// contextAttribute returns the attribute "ctx.y" at the end of a name, on the node of a custom function that nothing else holds.
 func contextAttribute(e *Evidence) string {
 	_, name, ok := strings.Cut(e.Holder, contextPart)
 	if !ok {
@@ -161,8 +160,8 @@ func contextAttribute(e *Evidence) string {
 	return "ctx." + name
 }
 
-// gradientGraphs are the nodes that a gradient begins with if the backward pass made a graph of its own: the copy of the gradient, or a
-// derivative of a derivative.
+// gradientGraphs are the first nodes of a gradient for which the backward pass created a graph: the copy of the
+// gradient, or a derivative of a derivative.
 var gradientGraphs = []string{"CopyBackwards", "CloneBackward0", "BackwardBackward0"}
 
 // gradientGraph reports whether a name is a graph of a gradient that no variable leads to.
@@ -178,19 +177,19 @@ func gradientGraph(holder string) bool {
 	return false
 }
 
-// castNode is the node of a copy in another dtype.
+// castNode is the node of a copy to another dtype.
 const castNode = "ToCopyBackward0"
 
-// castHolds reports whether a name can be what the cache of autocast leads to.
+// castHolds reports whether the cache of autocast can lead to a name.
 func castHolds(holder string) bool {
 	return !Named(holder) && (holder == "" || strings.Contains(holder, castNode) || strings.Contains(holder, "autocast"))
 }
 
-// hooks is the dictionary of hooks of a module, tensor or optimizer, and the numbers of its handles.
+// hooks matches the dictionary of hooks of a module, tensor or optimizer, with the numbers of its handles.
 var hooks = regexp.MustCompile(`\._(?:forward|backward|full_backward|forward_pre|backward_pre|state_dict|load_state_dict_pre|load_state_dict_post|optimizer_step_pre|optimizer_step_post)_?(?:pre_)?hooks(\[[^\]]*\])`)
 
-// hooked is what has hooks of which there are more and more; empty: it has none. Hooks that are registered once on many modules have one
-// number each too, but the modules differ.
+// hooked returns the object with a growing number of hooks; empty: none. Hooks that are registered once on many modules
+// also have different numbers, but there the modules differ.
 func hooked(e *Evidence) string {
 	at := hooks.FindStringSubmatchIndex(e.Holder)
 	if at == nil {
@@ -203,7 +202,7 @@ func hooked(e *Evidence) string {
 	return short(before)
 }
 
-// cached is the function of a functools.lru_cache.
+// cached returns the function of a functools.lru_cache.
 func cached(e *Evidence) string {
 	name, _, _ := strings.Cut(short(e.Holder), ".cache[")
 	return name

@@ -10,25 +10,25 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Signs are what stacks say of the calls that allocated memory.
+// Signs are properties of the calls that allocated memory, read from their stacks.
 type Signs uint16
 
 // The signs.
 const (
-	Python     Signs = 1 << iota // it was called from Python
+	Python     Signs = 1 << iota // called from Python
 	CachedCast                   // autocast casts a weight and keeps the copy (ATen/autocast_mode.cpp)
-	Gradient                     // the backward pass adds up the gradient of a leaf
-	Worker                       // it ran on a thread that Python code started
-	Optimizer                    // a step of an optimizer of PyTorch's
+	Gradient                     // the backward pass accumulates the gradient of a leaf
+	Worker                       // runs on a thread that Python code started
+	Optimizer                    // in a step of a PyTorch optimizer
 	Load                         // torch.load, or a library that loads tensors from a file
-	Gather                       // nn.DataParallel brings outputs or parameters together
+	Gather                       // nn.DataParallel gathers outputs or parameters
 )
 
-// Has reports whether a sign is there.
+// Has reports whether s contains a sign.
 func (s Signs) Has(sign Signs) bool { return s&sign != 0 }
 
-// nativeSigns are signs by how the name of a native function begins, pythonSigns by the end of a Python file and how the name of the function
-// begins.
+// nativeSigns are signs by the prefix of a native function's name; pythonSigns by the suffix of a Python file's path
+// and the prefix of the function's name.
 var (
 	nativeSigns = []struct {
 		prefix string
@@ -51,11 +51,11 @@ var (
 	}
 )
 
-// optimizerFolder has PyTorch's optimizers.
+// optimizerFolder is the folder of PyTorch's optimizers.
 const optimizerFolder = "/torch/optim/"
 
-// SignsOf are the signs of a stack. The frames of the forward pass that follow those of the backward pass count as what allocated it, except
-// for the thread: the engine's threads are nobody's.
+// SignsOf returns the signs of a stack. Frames of the forward pass that are appended to those of the backward pass
+// count as the allocating ones, except for the thread, because no Python code starts the engine's threads.
 func SignsOf(frames []event.Frame) Signs {
 	var out Signs
 	for i := range frames {

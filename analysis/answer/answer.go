@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package answer is what a recording says first, in the order in which a person asks: does memory grow, or did it run out; who holds it,
-// and which line allocated it; what is the rest for; how much is it now, at its highest and of how much. A printer or drawer of it
-// computes nothing more.
+// Package answer computes the main conclusions of a recording, in the order in which people ask: whether memory grows
+// or ran out; who holds it, and which line allocated it; what the rest is for; and how much is in use now and at the
+// peak, of how much. Code that prints or draws an answer computes nothing more.
 package answer
 
 import (
@@ -19,124 +19,124 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 )
 
-// When is the moment of which the rows are.
+// When is the moment of the rows.
 type When uint8
 
 // The moments.
 const (
 	AtEnd        When = iota
 	AtPeak            // each device at its own
-	AtFailure         // of the request that failed, before it
+	AtFailure         // before the request that failed
 	AtExit            // before the program began to free everything because it ended
-	EachAtItsOwn      // of several processes, whose moments are not the same
+	EachAtItsOwn      // for several processes, each of which has its own moment
 )
 
-// Input is what New looks at.
+// Input is the input of New.
 type Input struct {
-	View  *view.View // of the moment that the rows are of, with Selection.Detail
+	View  *view.View // at the moment of the rows, with Selection.Detail
 	When  When
-	Time  uint64     // of that moment, CLOCK_BOOTTIME nanoseconds; 0: the end, or that of each device's peak
-	Now   *view.View // at the end; with AtExit, at that moment
+	Time  uint64     // that moment, CLOCK_BOOTTIME nanoseconds; 0: the end, or each device's peak
+	Now   *view.View // at the end or, with AtExit, at that moment
 	Start uint64     // of the recording, CLOCK_BOOTTIME nanoseconds
-	End   uint64     // likewise
-	// Duration is how long the recording took, as the recorder's clock has it; 0: not known.
+	End   uint64     // of the recording, CLOCK_BOOTTIME nanoseconds
+	// Duration is the length of the recording by the recorder's clock; 0: not known.
 	Duration time.Duration
-	Paused   string // why the process did not run at the end, for "it was ..."; empty: it did, or that is not known
-	// NoHolders says why no Python could be read, so that holders are not known; empty: one was, or it was not tried.
+	Paused   string // why the process did not run at the end, for "it was ..."; empty: it ran, or not known
+	// NoHolders is why no Python could be read, so that holders are not known; empty: it could, or was not tried.
 	NoHolders string
-	Events    uint64 // of the whole recording
+	Events    uint64 // number in the whole recording
 
 	Leaks *leaks.Report // nil: not judged
-	OOM   *oom.Report   // nil: not asked
+	OOM   *oom.Report   // nil: not requested
 	Begin func(step int) (time uint64, ok bool)
 	// Free is the unused memory of each device at the end, bytes; missing: not known.
 	Free map[event.Device]uint64
-	// Read says of sites, by name, what held most of their blocks when holders were last read: it counts where View names nothing.
+	// Read maps a site's name to the holder of most of its blocks in the last scan. It is used where View has no holder.
 	Read map[string]string
-	// Facts are what readings found beside the names of holders, by name; nil: nothing.
+	// Facts are facts that scans found beside the names of holders, by name; nil: none.
 	Facts map[string]advice.Facts
-	// Garbage is what readings found of garbage; nil: none.
+	// Garbage is the garbage that scans found; nil: none.
 	Garbage *figures.Garbage
 	Course  *Course
-	Driver  []figures.DriverUse // the devices, by the last reading; nil: not known
-	// DriverTime is when Driver was read, CLOCK_BOOTTIME nanoseconds; 0: at the end.
+	Driver  []figures.DriverUse // the devices, from the last reading; nil: not known
+	// DriverTime is the time of the reading of Driver, CLOCK_BOOTTIME nanoseconds; 0: at the end.
 	DriverTime uint64
 	Spare      SpareInput
 }
 
-// Answer is the figures. Sizes are bytes.
+// Answer has the conclusions and figures. Sizes are bytes.
 type Answer struct {
 	When     When
 	Time     uint64 // of the rows, as Input.Time
 	Start    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
-	End      uint64 // likewise
+	End      uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	Duration time.Duration
 	Paused   string // as Input.Paused
-	// NoHolders is as Input.NoHolders.
+	// NoHolders is the same as Input.NoHolders.
 	NoHolders string
-	Events    uint64 // of the whole recording
+	Events    uint64 // number in the whole recording
 	Leaks     *leaks.Report
-	Case      *oom.Case // that the answer begins with; nil: no request failed
+	Case      *oom.Case // the failed request that the answer begins with; nil: none failed
 
-	Rate  float64 // of all that grows on devices, bytes a second; 0: nothing does
-	Since uint64  // when it began, CLOCK_BOOTTIME nanoseconds; 0: not known
-	// Seconds is until a device is full, and Left what it has left; NaN and 0: not known.
+	Rate  float64 // of all growth on devices, bytes per second; 0: none
+	Since uint64  // when the growth began, CLOCK_BOOTTIME nanoseconds; 0: not known
+	// Seconds is the time until a device is full, and Left its free memory; NaN and 0: not known.
 	Seconds float64
 	Left    uint64
 
-	Rows  []Row // what grows first, then the largest
-	Rest  []Sum // of what is in no row, by what it is for, the largest first
-	Total int64 // of Rows and Rest: all that is in use and accounted for
+	Rows  []Row // growth first, then the largest
+	Rest  []Sum // memory in no row, by purpose, the largest first
+	Total int64 // sum of Rows and Rest: all memory in use that is accounted for
 
-	Now, Peak uint64 // in use and accounted for: torch blocks, and device memory that is not PyTorch's
-	PeakTime  uint64 // of the allocator with the largest, CLOCK_BOOTTIME nanoseconds; 0: before the first event
+	Now, Peak uint64 // in use and accounted for: torch blocks, and device memory outside PyTorch
+	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	Reserved  uint64 // by PyTorch; event.Unknown
 	Torch     bool   // there is a caching allocator
-	Between   uint64 // steps, of the allocators' blocks; 0: not known
-	High      uint64 // in a step, likewise
-	Exit      uint64 // Now is of then, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: it is of the end
-	parts     []Row  // all rows, also those that are not shown, in order
-	// First and Last are the allocators' blocks at the first and the last event of one.
+	Between   uint64 // allocators' blocks between steps; 0: not known
+	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
+	Exit      uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end
+	parts     []Row  // all rows, including those not shown, in order
+	// First and Last are the allocators' blocks at their first and last event.
 	First, Last uint64
 	Driver      []figures.DriverUse
 	DriverTime  uint64 // as Input.DriverTime
 
-	// Cached is reserved memory that is not used, Waiting memory that waits for another stream, and Retried requests that were refused first,
-	// each where it is large. nil: it is not, or not known.
+	// Cached is unused reserved memory, Waiting is memory that waits for another stream, and Retried counts requests
+	// that were first refused. Each is set if it is large; nil: it is not, or not known.
 	Cached  *Cached
 	Waiting *Waiting
 	Retried *Retried
-	Garbage *Garbage // where it is a large part of Total; nil: it is not, or not known
+	Garbage *Garbage // set if it is a large part of Total; nil: it is not, or not known
 }
 
-// Sum is memory that is for one thing.
+// Sum is the memory for one purpose.
 type Sum struct {
 	Name  string
 	Bytes int64
 }
 
-// Unread names the memory from before the attach of which nothing else is known, for its holders were not read. Where something grows, a
-// part of it may belong to that.
+// Unread names memory from before the attach of which nothing else is known, because its holders were not read. If
+// something grows, part of this memory may belong to it.
 const Unread = "before attach, holders not read"
 
 // Row is memory that one thing holds, or that one line allocated.
 type Row struct {
-	Holder   string          // what holds it; empty: not known
-	Category phases.Category // what it is for; NoCategory: that is not known, or several things
-	Named    bool            // it is all that is for Category; Holder holds the largest part of it
-	Inferred uint64          // of Bytes, what the holder was not read of: blocks of lines whose others it holds
+	Holder   string          // empty: not known
+	Category phases.Category // purpose; NoCategory: not known, or several
+	Named    bool            // the row has all memory of Category; Holder holds the largest part
+	Inferred uint64          // part of Bytes whose holder was not read: other blocks of the same lines have Holder
 	Finding  *leaks.Finding  // nil: it does not grow
-	Rate     float64         // bytes a second; 0: it does not grow, or the length of a step is not known
+	Rate     float64         // bytes per second; 0: no growth, or the length of a step is not known
 	Bytes    int64
 	Blocks   uint64     // 0: not known
-	Share    float64    // of Answer.Total
-	Lines    []view.Row // the lines that allocated it, by bytes, the largest first; of a long one with what it calls
-	Which    string     // of a job, which processes have it: "rank 3"; else empty
+	Share    float64    // share of Answer.Total
+	Lines    []view.Row // the lines that allocated it, the largest first; a large line comes with its calls
+	Which    string     // in a job, the processes that have it: "rank 3"; otherwise empty
 
-	purpose string // what the memory is called where the row is not shown
+	purpose string // name of the memory if the row is not shown
 }
 
-// New makes the answer.
+// New computes the answer.
 func New(in *Input) *Answer {
 	a := &Answer{
 		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, NoHolders: in.NoHolders, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
@@ -159,14 +159,14 @@ func New(in *Input) *Answer {
 	return a
 }
 
-// OfReport is what a report alone says, without a recording: of a process that is watched.
+// OfReport returns an answer from a leak report alone, without a recording, for a process that is watched.
 func OfReport(r *leaks.Report) *Answer {
 	a := &Answer{Leaks: r, Events: 1, Seconds: math.NaN(), Reserved: event.Unknown}
 	a.growth(&Input{})
 	return a
 }
 
-// Length is how long the recording is: no event is later, also where the attach took long.
+// Length returns the length of the recording, which includes the last event even if attaching took long.
 func (a *Answer) Length() time.Duration {
 	return max(a.Duration, time.Duration(a.End)-time.Duration(a.Start))
 }
@@ -174,7 +174,7 @@ func (a *Answer) Length() time.Duration {
 // Growing reports whether something grows from step to step.
 func (a *Answer) Growing() bool { return a.Leaks != nil && a.Leaks.Verdict == leaks.Growing }
 
-// growth adds up what grows, and finds the device that is full first.
+// growth adds up the growth, and finds the device that will be full first.
 func (a *Answer) growth(in *Input) {
 	if !a.Growing() {
 		return
@@ -198,7 +198,7 @@ func (a *Answer) growth(in *Input) {
 	}
 }
 
-// Rate is how fast a finding grows, bytes a second; 0: the length of a step is not known.
+// Rate returns the growth of a finding, bytes per second; 0: the length of a step is not known.
 func Rate(f *leaks.Finding, s *leaks.Steps) float64 {
 	if s.Period == 0 {
 		return 0

@@ -11,44 +11,44 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Course is what the allocators' totals say of the course of a recording.
+// Course summarises the allocators' totals over a recording.
 type Course struct {
-	Between uint64 // least in a step, the middle of the later half of all; 0: not known
-	High    uint64 // most in a step, of the same
-	First   uint64 // behind the first event
-	Last    uint64 // behind the last allocation
-	Late    uint64 // most in use in the later half of the time
+	Between uint64 // minimum of a step, median over the later half of the steps; 0: not known
+	High    uint64 // maximum of a step, over the same steps
+	First   uint64 // after the first event
+	Last    uint64 // after the last allocation
+	Late    uint64 // maximum in the later half of the time
 	// Exit is the last moment before the program freed everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not.
 	Exit uint64
 }
 
-// level is the least and the most of a step.
+// level is the minimum and the maximum of a step.
 type level struct{ low, high uint64 }
 
-// moment is the allocators' total behind an event.
+// moment is the allocators' total after an event.
 type moment struct{ time, bytes uint64 }
 
-// Follower follows the totals of a trace, in a replay that others share.
+// Follower follows the totals of a trace, in a replay that is shared with others.
 type Follower struct {
 	table  *steps.Table
 	sums   view.Reported
 	first  uint64
-	began  bool // first is known
+	began  bool // first is set
 	step   int
 	now    level
 	levels []level
-	half   uint64 // when the later half begins, CLOCK_BOOTTIME nanoseconds
+	half   uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
 	late   uint64
-	last   moment   // the last allocation
-	tail   []moment // the frees behind it
+	last   moment   // after the last allocation
+	tail   []moment // after the frees that follow it
 }
 
-// NewFollower is a follower that has seen no event, of a recording from start to end, CLOCK_BOOTTIME nanoseconds.
+// NewFollower returns a follower that has seen no event, for a recording from start to end, CLOCK_BOOTTIME nanoseconds.
 func NewFollower(table *steps.Table, start, end uint64) *Follower {
 	return &Follower{table: table, half: start + (max(start, end)-start)/2}
 }
 
-// Course is that of all events. ended: the recording ended with the program.
+// Course returns the course after all events. ended: the recording ended with the program.
 func (f *Follower) Course(ended bool) *Course {
 	out := &Course{First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
 	late := f.levels[len(f.levels)/2:]
@@ -67,7 +67,7 @@ func (f *Follower) Course(ended bool) *Course {
 	return out
 }
 
-// See takes the next event.
+// See adds the next event.
 func (f *Follower) See(e *event.Event) {
 	before := f.sums.Sum()
 	if _, ok := f.sums.See(e); !ok {
@@ -94,8 +94,8 @@ func (f *Follower) See(e *event.Event) {
 	}
 }
 
-// exit is the last moment at which as much was in use as in the last step, which has the most where memory grows; else as between steps, or without
-// steps the last allocation. 0: what was in use stayed.
+// exit returns the last moment with as much in use as in the last step, which has the most if memory grows; otherwise
+// as between steps or, without steps, after the last allocation. 0: the memory was not freed.
 func (f *Follower) exit(between uint64) uint64 {
 	enough := []uint64{cmp.Or(between, f.last.bytes)}
 	if 2*f.sums.Sum() >= enough[0] {

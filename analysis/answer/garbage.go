@@ -16,24 +16,24 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// leastGarbage is the part of all memory in use from which on garbage is said first, and leastGarbageBytes how many bytes of it at least.
+// leastGarbage and leastGarbageBytes are the share of all memory in use, and the bytes, from which garbage is reported.
 const (
 	leastGarbage      = 0.25
 	leastGarbageBytes = 1 << 20
 )
 
-// Garbage is memory that no variable leads to any more and that waits for Python's cycle collector. Sizes are bytes. It comes and goes with the
-// collector: where little is left at the moment of the rows, a reading of holders counts that found much.
+// Garbage is memory that no variable leads to any more and that waits for Python's cycle collector. Sizes are bytes. Its
+// amount varies with the collector: if little is left at the moment of the rows, the scan that found the most counts.
 type Garbage struct {
 	Bytes  int64
-	Total  int64  // all that was in use then, of which it is a part
-	Time   uint64 // of the reading, CLOCK_BOOTTIME nanoseconds; 0: it is of the moment of the rows, and Total is Answer.Total
-	About  bool   // some of it is only known by the line that allocated it, others of which are garbage
-	Holder string // of most of it: "garbage Linear.*"
+	Total  int64  // all memory in use at that time
+	Time   uint64 // of the scan, CLOCK_BOOTTIME nanoseconds; 0: the moment of the rows, and Total is Answer.Total
+	About  bool   // some of it is inferred: other blocks of the same line are garbage
+	Holder string // holder of most of it: "garbage Linear.*"
 	Advice string // how to end it
 }
 
-// garbageOf returns the garbage of an answer, where it is a large part; nil: it is not. What grows is in its own sentence.
+// garbageOf returns the garbage of an answer if it is a large part, otherwise nil. Garbage that grows has its own sentence.
 func (a *Answer) garbageOf(g *grouping, in *Input) *Garbage {
 	out := &Garbage{Total: a.Total, About: g.inferred}
 	largest := int64(0)
@@ -61,8 +61,9 @@ func (g *Garbage) isMuch() bool {
 	return g.Bytes >= leastGarbageBytes && float64(g.Bytes) >= leastGarbage*float64(g.Total)
 }
 
-// split divides the rows of lines that allocate garbage and whose holder is not known, because they are newer than the reading or were freed
-// before it: as much as something else held of the line at a time is taken for that, the rest for garbage.
+// split divides the rows of lines that allocate garbage and whose holder is not known, because their blocks are newer
+// than the scan or were freed before it. As many bytes as another holder had of the line at some time are attributed to
+// that holder, the rest to garbage.
 func (g *grouping) split(entries []view.Row) []view.Row {
 	if g.in.Garbage == nil {
 		return entries
@@ -111,13 +112,13 @@ func (g *grouping) split(entries []view.Row) []view.Row {
 	return out
 }
 
-// GarbageReadings collects what readings of holders find of garbage. The zero value is ready for use.
+// GarbageReadings collects the garbage that holder scans find. The zero value is ready for use.
 type GarbageReadings struct {
 	most  figures.Garbage // without its lines
 	lines map[string]*figures.GarbageLine
 }
 
-// See adds a reading that was joined with the live blocks of a view. j may be nil: there was none.
+// See adds a scan that was joined with the live blocks of a view. j may be nil: there was none.
 func (g *GarbageReadings) See(j *view.Joined, v *view.View) {
 	if j == nil {
 		return
@@ -149,7 +150,7 @@ func (g *GarbageReadings) See(j *view.Joined, v *view.View) {
 	g.moment(waste, j, v)
 }
 
-// line takes what a reading says of a line.
+// line adds the result of a scan for a line.
 func (g *GarbageReadings) line(site string, now *figures.GarbageLine) {
 	had := g.lines[site]
 	if had == nil {
@@ -162,7 +163,7 @@ func (g *GarbageReadings) line(site string, now *figures.GarbageLine) {
 	}
 }
 
-// moment takes the garbage of a reading, if it is the most.
+// moment stores the garbage of a scan, if it is the most so far.
 func (g *GarbageReadings) moment(waste map[string]uint64, j *view.Joined, v *view.View) {
 	var now figures.Garbage
 	for _, holder := range slices.Sorted(maps.Keys(waste)) {
@@ -177,7 +178,7 @@ func (g *GarbageReadings) moment(waste map[string]uint64, j *view.Joined, v *vie
 	}
 }
 
-// Figures returns what was found; nil: no reading found garbage.
+// Figures returns the garbage found; nil: none.
 func (g *GarbageReadings) Figures() *figures.Garbage {
 	if g.most.Bytes == 0 {
 		return nil

@@ -15,19 +15,19 @@ import (
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
-// Process is one process of a job, and what is concluded of it.
+// Process is one process of a job, with its answer.
 type Process struct {
 	ranks.Identity
-	Answer *Answer // nil: nothing is concluded
+	Answer *Answer // nil: none
 }
 
-// Job is what is concluded of a job: of each of its processes, and of the memory of all.
+// Job has the answers for a job: for each group of its processes, and for the memory of all.
 type Job struct {
-	Groups []Group // processes of which the same is concluded, the worst first
-	All    *Answer // the memory of all processes; its verdict is that of the first group
+	Groups []Group // processes with the same conclusion, the worst first
+	All    *Answer // memory of all processes; the verdict is the first group's
 }
 
-// Group is processes of which the same is concluded.
+// Group is processes with the same conclusion.
 type Group struct {
 	Which     string // "ranks 0-3"
 	Processes []int  // positions in the job, ascending
@@ -62,10 +62,10 @@ func severityOf(a *Answer) severity {
 	return severityUnknown
 }
 
-// sameConclusion identifies a conclusion: processes that have the same one are a group.
+// sameConclusion identifies a conclusion: processes with the same one form a group.
 type sameConclusion struct {
 	severity severity
-	place    string // that failed or grows
+	place    string // where it failed or grows
 	decision oom.Decision
 }
 
@@ -80,7 +80,7 @@ func conclusionOf(a *Answer) sameConclusion {
 	return out
 }
 
-// NewJob concludes from the processes of a job, of which there is at least one.
+// NewJob computes the answers for a job from its processes, at least one.
 func NewJob(all []Process) *Job {
 	ids := make([]ranks.Identity, len(all))
 	positions := map[sameConclusion][]int{}
@@ -104,7 +104,7 @@ func NewJob(all []Process) *Job {
 	return out
 }
 
-// worst is the answer of the process that failed first or grows fastest.
+// worst returns the answer of the process that failed first or grows fastest.
 func worst(all []Process, at []int) *Answer {
 	best := all[at[0]].Answer
 	for _, i := range at[1:] {
@@ -120,14 +120,14 @@ func worst(all []Process, at []int) *Answer {
 	return best
 }
 
-// jobRow is what rows of several processes have in common that are one row of the job.
+// jobRow identifies the rows of several processes that become one row of the job.
 type jobRow struct {
 	holder, place string
 	category      string
 	growing       bool
 }
 
-// together adds up the memory of all processes. Rows of different processes are one if the same thing holds them, or the same line allocated them.
+// together adds up the memory of all processes. It merges rows of different processes that have the same holder or the same line.
 func together(all []Process, ids []ranks.Identity) *Answer {
 	out := &Answer{Seconds: math.NaN(), When: AtEnd}
 	rows, of := map[jobRow]*Row{}, map[jobRow][]int{}
@@ -163,7 +163,7 @@ func together(all []Process, ids []ranks.Identity) *Answer {
 	return out
 }
 
-// place is the line that allocated most of a row; empty: there is none.
+// place returns the line that allocated most of a row; empty: none.
 func (r *Row) place() string {
 	if len(r.Lines) == 0 {
 		return ""
@@ -204,7 +204,7 @@ func (a *Answer) add(of *Answer) {
 	}
 }
 
-// addDriver adds what a process has of a device. What all processes have of it is what was read most.
+// addDriver adds a process's use of a device. The use by all processes is the largest figure that was read.
 func (a *Answer) addDriver(d *figures.DriverUse) {
 	at := slices.IndexFunc(a.Driver, func(x figures.DriverUse) bool { return x.Device == d.Device })
 	if at < 0 {
@@ -218,7 +218,7 @@ func (a *Answer) addDriver(d *figures.DriverUse) {
 	}
 }
 
-// order chooses the rows that are shown, as of a process, and adds up the others by what they are for.
+// order selects the rows that are shown, as for a single process, and adds up the others by purpose.
 func (a *Answer) order() {
 	sorts.Func(a.Rows, func(x, y Row) int {
 		return cmp.Or(compareGrowth(x.Finding, y.Finding), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder), cmp.Compare(x.place(), y.place()),

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// maxRows is how many rows there are, and leastShare the part of all that the last must have.
+	// maxRows is the maximum number of rows, and leastShare the minimum share of the total for a row.
 	maxRows    = 5
 	leastShare = 0.05
-	// maxGrowing is how many rows of what grows are shown.
+	// maxGrowing is the maximum number of rows of growth.
 	maxGrowing = 3
 )
 
-// grouping puts what is in use into rows: what grows by its finding, what has a variable that holds it by that, the other by what it is
-// for and by line.
+// grouping groups the memory in use into rows: growing memory by finding, memory held by a variable by that variable,
+// and the rest by purpose and line.
 type grouping struct {
 	in      *Input
 	entries []view.Row
 	index   map[string]int
 	groups  []group
 	total   int64
-	parts   []Row            // all of them, once rows were made
-	garbage map[string]int64 // bytes, by holder
+	parts   []Row            // all rows, once they were made
+	garbage map[string]int64 // bytes by holder
 
 	claimed  map[claimKey]*leaks.Finding
-	inferred bool         // of some of the garbage only the line is known
-	guessed  map[int]bool // entries that are garbage by their line
+	inferred bool         // some of the garbage is known only by its line
+	guessed  map[int]bool // entries that are garbage because of their line
 }
 
-// group is the entries of a row.
+// group is the entries of one row.
 type group struct {
 	Row
 	members []view.Row
@@ -58,7 +58,7 @@ func newGrouping(in *Input) *grouping {
 	return g
 }
 
-// site is how findings and readings name the line of an entry.
+// site returns the name of an entry's line, as findings and scans use it.
 func site(e *view.Row) string {
 	if e.Func == "" {
 		return e.Name
@@ -66,7 +66,7 @@ func site(e *view.Row) string {
 	return e.Name + " " + e.Func
 }
 
-// add adds an entry to its row. guessed: it has its holder by its line.
+// add adds an entry to its row. guessed: its holder follows from its line.
 func (g *grouping) add(e *view.Row, guessed bool) {
 	g.total += e.Bytes
 	key, row := g.rowOf(e, guessed)
@@ -91,10 +91,10 @@ func (g *grouping) add(e *view.Row, guessed bool) {
 	m.members = append(m.members, *e)
 }
 
-// known are the categories that say more than a name of a variable.
+// known are the categories that are more informative than the name of a variable.
 var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
 
-// rowOf is the row that an entry belongs to: its key, and what is known of it.
+// rowOf returns the row of an entry: its key, and what is known of it.
 func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 	row := Row{Category: phases.Category(cmp.Or(e.Category, string(phases.NoCategory)))}
 	row.Holder = knownHolder(e.Holder)
@@ -113,7 +113,7 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 	}
 	switch {
 	case advice.IsGarbage(row.Holder):
-		row.Category = phases.NoCategory // it is for nothing any more
+		row.Category = phases.NoCategory // garbage has no purpose
 		g.garbage[row.Holder] += e.Bytes
 		g.inferred = g.inferred || row.Inferred > 0
 		return "held " + row.Holder, row
@@ -126,7 +126,7 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 	return "line " + string(row.Category) + " " + site(e) + e.File, row
 }
 
-// knownHolder is the holder of an entry; empty: it is not known.
+// knownHolder returns the holder of an entry; empty: not known.
 func knownHolder(name string) string {
 	if name == view.NoHolder || name == view.HolderFreed {
 		return ""
@@ -134,12 +134,12 @@ func knownHolder(name string) string {
 	return name
 }
 
-// finding is what says that the memory of an entry grows; nil: nothing does. What another variable holds is not part of it.
+// finding returns the finding by which the memory of an entry grows; nil: none. Memory held by another variable is not part of it.
 func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 	if g.in.Leaks == nil || e.Layer == event.LayerHost.String() {
 		return nil
 	}
-	var within *leaks.Finding // of any line, or of none: it is older than the recording
+	var within *leaks.Finding // of any line, or of none if it is older than the recording
 	for i := range g.in.Leaks.Findings {
 		f := &g.in.Leaks.Findings[i]
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
@@ -155,7 +155,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 	return within
 }
 
-// claimKey is the memory of a stack that one thing holds.
+// claimKey identifies the memory of a stack with one holder.
 type claimKey struct {
 	stack  event.StackID
 	holder string
@@ -163,11 +163,11 @@ type claimKey struct {
 
 func claimOf(e *view.Row) claimKey { return claimKey{e.StackID, e.Holder} }
 
-// claimedShare is the part of what a finding has grown by that its rows must show.
+// claimedShare is the share of a finding's growth that its rows must account for.
 const claimedShare = 0.95
 
-// claim finds the memory of lines that grow which other things hold than most of it: as much of it, the largest first, as the lines have grown by
-// belongs to what grows, and is not steady.
+// claim finds memory of growing lines with another holder than most of it. It attributes such memory to the growth, the
+// largest first, up to the amount by which the lines have grown.
 func (g *grouping) claim(entries []view.Row) {
 	g.claimed = map[claimKey]*leaks.Finding{}
 	if g.in.Leaks == nil {
@@ -201,12 +201,12 @@ func (g *grouping) claim(entries []view.Row) {
 	}
 }
 
-// sameHolder reports whether two readings name the same thing: "losses[0..24]" grows to "losses[0..99]".
+// sameHolder reports whether two scans name the same thing: "losses[0..24]" grows to "losses[0..99]".
 func sameHolder(x, y string) bool {
 	return varpath.Root(x) == varpath.Root(y) || varpath.Within(x, y) || varpath.Within(y, x)
 }
 
-// rows are the rows that are shown, the sums of all others, and the sum of both.
+// rows returns the rows that are shown, the sums of all others, and the total.
 func (g *grouping) rows() (rows []Row, rest []Sum, total int64) {
 	sorts.Func(g.groups, func(x, y group) int {
 		return cmp.Or(compareGrowth(x.Finding, y.Finding), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder),
@@ -242,7 +242,7 @@ func sumsOf(sums map[string]int64) []Sum {
 	return out
 }
 
-// compareGrowth puts what grows first, the fastest before others.
+// compareGrowth orders growth first, the fastest before others.
 func compareGrowth(x, y *leaks.Finding) int {
 	switch {
 	case x == nil && y == nil:
@@ -255,8 +255,8 @@ func compareGrowth(x, y *leaks.Finding) int {
 	return cmp.Compare(y.Bytes, x.Bytes)
 }
 
-// isShown reports whether a row is shown: what grows, and where nothing does, what is large. before is how many are shown already, and total
-// the bytes of all.
+// isShown reports whether a row is shown: growing rows are or, if nothing grows, large ones. before is the number of
+// rows already shown, and total the bytes of all.
 func isShown(r *Row, before, growing int, total int64) bool {
 	if r.Finding != nil {
 		return before < maxGrowing
@@ -264,10 +264,10 @@ func isShown(r *Row, before, growing int, total int64) bool {
 	return growing == 0 && before < maxRows && float64(r.Bytes) >= leastShare*float64(total)
 }
 
-// purposeWidth is the most of a variable that holds memory from before the attach, characters.
+// purposeWidth is the maximum width of the name of a variable that holds memory from before the attach, characters.
 const purposeWidth = 24
 
-// purpose is what the sums of the rest call the memory of a row.
+// purpose returns the name for the memory of a row in the sums of the rest.
 func (g *grouping) purpose(m *group) string {
 	switch e := &m.members[0]; {
 	case m.Finding != nil:
@@ -285,19 +285,20 @@ func (g *grouping) purpose(m *group) string {
 		return varpath.Fit(m.Holder, purposeWidth)
 	case e.Name == stacks.BeforeAttach && g.in.Leaks != nil && len(g.in.Leaks.Findings) > 0:
 		return Unread
-	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing is known but that: "[before attach]"
+	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing else is known: "[before attach]"
 		return strings.Trim(e.Name, "[]")
 	}
 	return "other"
 }
 
-// innerShare is the part of all above which the frames below a line are shown too, and maxInner how many of a line that grows.
+// innerShare is the share of the total above which the frames below a line are shown too, and maxInner their maximum
+// number for a growing line.
 const (
 	innerShare = 0.3
 	maxInner   = 1
 )
 
-// finish adds what is known of a whole row.
+// finish completes a row.
 func (g *grouping) finish(m *group) Row {
 	r := m.Row
 	if g.total > 0 {
@@ -328,7 +329,7 @@ func (g *grouping) finish(m *group) Row {
 	return r
 }
 
-// MoreLines is how many lines a row has beside the first; what was allocated before the attach has no line.
+// MoreLines returns the number of lines of a row beside the first; memory from before the attach has no line.
 func (r *Row) MoreLines() int {
 	n := -1
 	for i := range r.Lines {
@@ -339,7 +340,7 @@ func (r *Row) MoreLines() int {
 	return max(n, 0)
 }
 
-// older is 1 of what was allocated before the attach, and has no line.
+// older returns 1 for memory from before the attach, which has no line, and 0 for other memory.
 func older(e *view.Row) int {
 	if e.Name == stacks.BeforeAttach {
 		return 1
@@ -347,7 +348,7 @@ func older(e *view.Row) int {
 	return 0
 }
 
-// largestHolder is what holds the most of entries; empty: that is not known.
+// largestHolder returns the holder of most of the entries; empty: not known.
 func largestHolder(entries []view.Row) string {
 	for _, h := range view.GroupRows(entries, view.ByHolder) {
 		if name := knownHolder(h.Name); name != "" {

@@ -10,54 +10,54 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 )
 
-// What is large enough to be said first: the part of the reserved memory that is cached or waits, and how many bytes of it at least. Nobody
-// misses less on a device of several GiB.
+// Cached and waiting memory is reported from these shares of the reserved memory and this number of bytes on. Less does
+// not matter on a device of several GiB.
 const (
 	leastCached  = 0.25
 	leastWaiting = 0.10
 	leastSpare   = 64 << 20
 )
 
-// leastCompared is how many steps there must be of each kind for their lengths to be compared, and leastSlower from what ratio on the
-// difference is said: less is how much steps differ anyway.
+// leastCompared is the minimum number of steps of each kind for comparing their lengths, and leastSlower the ratio from
+// which the difference is reported: smaller ones are normal variation.
 const (
 	leastCompared = 3
 	leastSlower   = 1.2
 )
 
-// SpareInput is what Cached, Waiting and Retried are computed from.
+// SpareInput is the input for Cached, Waiting and Retried.
 type SpareInput struct {
-	Torch     []figures.TorchMemory // the caching allocators, by the last reading of their state; nil: it was not read
+	Torch     []figures.TorchMemory // the caching allocators, from the last reading of their state; nil: not read
 	Time      uint64                // of that reading, CLOCK_BOOTTIME nanoseconds
-	Recovered int                   // requests that were refused and satisfied in the end
-	Times     []uint64              // of those, CLOCK_BOOTTIME nanoseconds, ascending
+	Recovered int                   // number of requests that were refused and then satisfied
+	Times     []uint64              // times of those requests, CLOCK_BOOTTIME nanoseconds, ascending
 	Steps     *steps.Table
 }
 
-// Cached is memory that PyTorch reserved and that the program did not use in the later half of the recording. Sizes are bytes.
+// Cached is memory that PyTorch reserved and the program did not use in the later half of the recording. Sizes are bytes.
 type Cached struct {
 	Bytes    uint64 // Reserved less Used
 	Reserved uint64
-	Used     uint64 // the most in use in the later half
-	Largest  uint64 // free piece at the end; event.Unknown
+	Used     uint64 // maximum in use in the later half
+	Largest  uint64 // largest free piece at the end; event.Unknown
 }
 
-// Waiting is memory that the program gave back and that another stream's work still uses.
+// Waiting is memory that the program freed and another stream's work still uses.
 type Waiting struct {
 	Bytes uint64
 	Time  uint64 // of the reading, CLOCK_BOOTTIME nanoseconds
 }
 
-// Retried is requests that the driver refused and that were satisfied in the end.
+// Retried counts requests that the driver refused and that were then satisfied.
 type Retried struct {
 	Count int
-	Steps int // with such a request; 0: not known
-	// Slower is how many times as long as the others these steps took, by their medians; 0: not known, or not longer.
+	Steps int // number of steps with such a request; 0: not known
+	// Slower is the ratio of the median lengths of steps with and without such a request; 0: not known, or not longer.
 	Slower        float64
-	With, Without float64 // those medians, nanoseconds
+	With, Without float64 // the median lengths, nanoseconds
 }
 
-// spare finds what is reserved without use. Where a request failed the case itself says it.
+// spare finds unused reserved memory. If a request failed, its case reports it instead.
 func (a *Answer) spare(in *Input) {
 	a.Retried = retried(&in.Spare)
 	if a.Case != nil {
@@ -81,8 +81,8 @@ func large(bytes, of uint64, part float64) bool {
 	return bytes >= leastSpare && float64(bytes) >= part*float64(of)
 }
 
-// cached compares what is reserved with the most that was in use in the later half of the recording. What a step uses and frees again is
-// needed by the next one, and is not said to be free.
+// cached compares the reserved memory with the maximum in use in the later half of the recording. Memory that a step
+// uses and frees is needed by the next step, so it does not count as free.
 func cached(a *Answer, late uint64, torch []figures.TorchMemory) *Cached {
 	if a.Reserved == event.Unknown || late == 0 || late > a.Reserved || !large(a.Reserved-late, a.Reserved, leastCached) {
 		return nil
@@ -96,13 +96,13 @@ func cached(a *Answer, late uint64, torch []figures.TorchMemory) *Cached {
 		}
 		reserved, largest = reserved+uint64(t.Reserved), max(largest, uint64(t.Largest))
 	}
-	if reserved == a.Reserved && largest > 0 { // it was read when as much was reserved
+	if reserved == a.Reserved && largest > 0 { // it was read when the same amount was reserved
 		c.Largest = largest
 	}
 	return c
 }
 
-// retried counts the requests that were refused first, and compares the steps with one to those without.
+// retried counts the requests that were first refused, and compares the steps with one to the others.
 func retried(in *SpareInput) *Retried {
 	if in.Recovered == 0 {
 		return nil
@@ -119,7 +119,7 @@ func retried(in *SpareInput) *Retried {
 	}
 	out.Steps = len(hit)
 	var with, without []float64
-	for n := in.Steps.First(); n > 0 && n < in.Steps.Last(); n++ { // the last is not complete
+	for n := in.Steps.First(); n > 0 && n < in.Steps.Last(); n++ { // the last step is not complete
 		from, to, ok := in.Steps.Span(n)
 		switch {
 		case !ok:
