@@ -12,7 +12,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 )
 
-// shells are those for which there is a script; it asks the program itself what can follow.
+// shells are the shells with a completion script, which asks the program itself what can follow.
 var shells = []string{"bash", "zsh", "fish"}
 
 //go:embed completion
@@ -38,7 +38,7 @@ func completionCommand() *cli.Command {
 	}
 }
 
-// commandArguments are the arguments of commands, "" those of the program itself. A command that is not here has files.
+// commandArguments has the arguments of commands, "" for the program itself. A command that is not listed takes files.
 var commandArguments = map[string]flags.Arguments{
 	"": commandNames, "help": commandNames, "completion": shellNames,
 	"record": none, "dump": none, "who": none, "doctor": none, "man": none, "version": none,
@@ -62,13 +62,13 @@ func commandNames(app *cli.App) (out []flags.Completion) {
 	return out
 }
 
-// completes reports whether a command line is to be completed, and makes the app do so.
+// completes reports whether a command line is to be completed, and prepares the app for it.
 func completes(app *cli.App, args []string) bool {
 	last := len(args) - 1
 	if last < 2 || args[last] != flags.CompletionFlag {
 		return false
 	}
-	app.EnableBashCompletion, app.UseShortOptionHandling = true, false // with it, the library does not forgive half a line
+	app.EnableBashCompletion, app.UseShortOptionHandling = true, false // without this, the library rejects incomplete command lines
 	app.BashComplete = flags.Complete(args[:last], commandArguments)
 	for _, c := range app.Commands {
 		c.BashComplete = app.BashComplete

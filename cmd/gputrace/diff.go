@@ -27,9 +27,9 @@ type diffOptions struct {
 	at     []moment.Moment // none, one or two
 	by     view.RowKind
 	format compare.Format
-	top    int // rows of the text; 0: all
+	top    int // number of rows of the text; 0: all
 	rules  ruleFlags
-	output string // file; empty: standard output
+	output string // path; empty: standard output
 	force  bool
 }
 
@@ -85,7 +85,7 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 	return o, output.CheckTerminal(o.output, o.format.Binary)
 }
 
-// formatOf is the format's name.
+// formatOf returns the format's name.
 func formatOf(c *cli.Context) string {
 	if c.Bool("json") && !c.IsSet("format") {
 		return "json"

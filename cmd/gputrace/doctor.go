@@ -14,15 +14,15 @@ import (
 // doctorOptions is a parsed doctor command line.
 type doctorOptions struct {
 	pid      int           // 0: none
-	duration time.Duration // that calls are counted
+	duration time.Duration // how long calls are counted
 	json     bool
-	verbose  bool   // each check has a line
-	memory   string // how it is read, one of memoryModes
+	verbose  bool   // print a line for each check
+	memory   string // how memory is read, one of memoryModes
 	cacheDir string
-	program  string // on macOS: what is looked at; empty: python3
+	program  string // on macOS, the program to inspect; empty: python3
 }
 
-// maxCounting is how long doctor may count calls at most.
+// maxCounting is the maximum time for which doctor counts calls.
 const maxCounting = time.Minute
 
 func doctorCommand() *cli.Command {

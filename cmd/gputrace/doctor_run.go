@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/internal/progress"
 )
 
-// examine writes what the doctor finds; the error has no text: the verdict is the last line.
+// examine prints the doctor's findings. Its error has no text, because the verdict is the last line.
 func examine(o doctorOptions) error {
 	done := progress.Doing(os.Stderr, "looking at the kernel and our rights, Ctrl-C ends it")
 	ctx, stop := untilInterrupted()

@@ -9,16 +9,16 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 )
 
-// dumpFormats are the forms in which a map can be written, the default first.
+// dumpFormats are the formats of a map, the default first.
 var dumpFormats = []string{"text", "json", "snapshot"}
 
 // dumpOptions is a parsed dump command line.
 type dumpOptions struct {
 	pid    int
 	format string
-	output string // file; empty: stdout
-	force  bool   // a file of that name is replaced
-	// noNames: the holders of blocks are not looked for.
+	output string // path; empty: stdout
+	force  bool   // replace an existing file
+	// noNames skips the search for the holders of blocks.
 	noNames bool
 }
 

@@ -30,7 +30,7 @@ import (
 	"github.com/gputrace/gputrace/recorder/local"
 )
 
-// dump reads the allocator's map of a process and writes it in one form.
+// dump reads the allocator's map of a process and writes it in one format.
 func dump(o dumpOptions) error {
 	binary := o.format == "snapshot"
 	if err := output.CheckTerminal(o.output, binary); err != nil {
@@ -66,18 +66,19 @@ func dump(o dumpOptions) error {
 	return output.Write(o.output, o.force, binary, content)
 }
 
-// reading is what is said while a process's memory is read.
+// reading returns the message while a process's memory is read.
 func reading(pid int) string { return fmt.Sprintf("reading the memory of pid %d, Ctrl-C ends it", pid) }
 
-// errInterrupted: the user wants no answer any more.
+// errInterrupted means that the user interrupted the command.
 var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))
 
-// untilInterrupted is done when the user or a supervisor ends the command: a stopped process is continued first.
+// untilInterrupted returns a context that is done when the user or a supervisor ends the command; a stopped process is
+// continued first.
 func untilInterrupted() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 }
 
-// bootTime is the time of day when CLOCK_BOOTTIME was 0.
+// bootTime returns the time of day when CLOCK_BOOTTIME was 0.
 func bootTime() (time.Time, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -86,13 +87,13 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(ts.Nano())), nil
 }
 
-// blockNames are the holders of a process's blocks, or why they are not known; neither when they were not asked for.
+// blockNames are the holders of a process's blocks, or why they are not known; both are nil when they were not requested.
 type blockNames struct {
 	holders *holders.Index
 	why     string
 }
 
-// readNames looks for the who. A map is of use without them.
+// readNames reads the holders. If that fails, the map is still useful.
 func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockNames {
 	if o.noNames {
 		return blockNames{}

@@ -80,7 +80,7 @@ func exportFile(o exportOptions) error {
 		return err
 	}
 	if made {
-		defer os.Remove(o.output) // which leaves it where there is something in it
+		defer os.Remove(o.output) // does not remove a folder with files
 	}
 	files, err := outputNames(formats, o)
 	if err != nil {
@@ -117,7 +117,7 @@ func exportFile(o exportOptions) error {
 	return nil
 }
 
-// makeFolder makes the folder of several files, or of a name that ends in "/", where there is none.
+// makeFolder creates the folder for several files, or for a name that ends in "/", if it does not exist.
 func (o *exportOptions) makeFolder(formats []export.Format) (made bool, err error) {
 	if o.output == "" || o.output == output.Stdout || len(formats) < 2 && !strings.HasSuffix(o.output, "/") || fileExists(o.output) {
 		return false, nil
@@ -128,7 +128,7 @@ func (o *exportOptions) makeFolder(formats []export.Format) (made bool, err erro
 	return true, output.GiveToUser(o.output)
 }
 
-// outputNames is the file of each format; empty: standard output. It says before any work is done whether they can be written.
+// outputNames returns the file of each format; empty: standard output. It checks in advance whether they can be written.
 func outputNames(formats []export.Format, o exportOptions) ([]string, error) {
 	if len(formats) > 1 && o.output == output.Stdout {
 		return nil, usage("-o - is one output, but -f %s are %d: give a folder", o.formats, len(formats))

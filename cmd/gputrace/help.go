@@ -12,10 +12,10 @@ import (
 	"github.com/gputrace/gputrace/internal/console"
 )
 
-// examples are those of all commands.
+// examples are the examples of all commands.
 var examples = flags.Examples
 
-// helpTemplate adds the examples of a command to one of cli's templates of a help text.
+// helpTemplate adds the examples of a command to one of cli's help templates.
 func helpTemplate(template, command string) string {
 	var b strings.Builder
 	b.WriteString(strings.TrimRight(template, "\n"))
@@ -26,10 +26,10 @@ func helpTemplate(template, command string) string {
 	return b.String()
 }
 
-// helpWidth is how many columns the help takes at most, where a word or an example does not need more.
+// helpWidth is the maximum number of columns of the help, unless a word or an example needs more.
 const helpWidth = 80
 
-// columns is the width of the help: that of a terminal that has less.
+// columns returns the width of the help, which is smaller on a narrow terminal.
 func columns() int {
 	if width := console.Width(""); width > 0 {
 		return min(width, helpWidth)
@@ -37,10 +37,10 @@ func columns() int {
 	return helpWidth
 }
 
-// libraryFlag is how the library shows a flag: its names, a tab, and what it does.
+// libraryFlag is the library's representation of a flag: its names, a tab, and its description.
 var libraryFlag = cli.FlagStringer
 
-// fitHelp keeps the library's help within helpWidth: what a flag does is below its names.
+// fitHelp keeps the library's help within helpWidth, by printing the description of a flag below its names.
 func fitHelp() {
 	cli.FlagStringer = func(f cli.Flag) string {
 		names, what, _ := strings.Cut(libraryFlag(f), "\t")

@@ -16,10 +16,10 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// leaksTime is how long a process is watched when nothing else is said.
+// leaksTime is the default time for which a process is watched.
 const leaksTime = "10s"
 
-// leaksStacks is how many different stacks are kept meanwhile.
+// leaksStacks is the maximum number of different stacks in that time.
 const leaksStacks = 65536
 
 func leaksCommand() *cli.Command {
@@ -79,7 +79,7 @@ func leaksOfJob(c *cli.Context, files []string, asJSON bool) error {
 	return job.Print(os.Stdout, asJSON, console.Width(""))
 }
 
-// leaksRecording is a recording of which nothing is kept.
+// leaksRecording returns the options of a recording that writes no files.
 func leaksRecording(c *cli.Context, pid int) *recordOptions {
 	o := &recordOptions{
 		pid: pid, duration: flags.Get[time.Duration](c, "duration"), noNames: c.Bool("no-holders"), memory: flags.Get[string](c, "memory"),
@@ -91,7 +91,7 @@ func leaksRecording(c *cli.Context, pid int) *recordOptions {
 	return o
 }
 
-// watchLeaks prints the verdict on what a process does for a while.
+// watchLeaks watches a process for a while and prints the verdict.
 func watchLeaks(o *recordOptions, asJSON bool) error {
 	return watched(o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
 		if err == nil {

@@ -17,7 +17,7 @@ import (
 func dump(dumpOptions) error       { return notHere("reading another process") }
 func showHolders(whoOptions) error { return notHere("reading another process") }
 
-// examine looks at a program, on macOS; the error has no text: the verdict is the last line.
+// examine inspects a program on macOS. Its error has no text, because the verdict is the last line.
 func examine(o doctorOptions) error {
 	if runtime.GOOS != "darwin" {
 		return notHere("examining a machine")
@@ -32,7 +32,7 @@ func examine(o doctorOptions) error {
 	return nil
 }
 
-// notHere is the error of what only Linux on x86-64 can do.
+// notHere returns the error for a feature that exists only on Linux on x86-64.
 func notHere(what string) error {
 	return fmt.Errorf("%s is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", what, runtime.GOOS, runtime.GOARCH)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/recorder/local"
 )
 
-// asksForList reports whether a command line of no command names nothing to record.
+// asksForList reports whether a command line without a command names nothing to record.
 func asksForList(c *cli.Context) bool {
 	return c.NArg() == 0 && !slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool { return name != "json" && name != "verbose" && name != "v" })
 }

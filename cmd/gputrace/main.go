@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Short names of what every file here uses.
+// Short names for use in all files of this command.
 const (
 	exitOK           = exit.OK
 	exitError        = exit.Error
@@ -36,7 +36,7 @@ var (
 	commandLine = words.CommandLine
 )
 
-// pidOf is the process of a command: -p PID, or the number alone.
+// pidOf returns the process of a command: -p PID, or the number alone.
 func pidOf(c *cli.Context) (int, error) {
 	pid, words := flags.Get[int](c, "pid"), c.Args().Slice()
 	if pid == 0 && len(words) > 0 {
@@ -50,7 +50,7 @@ func pidOf(c *cli.Context) (int, error) {
 	return pid, refuseWords(c, words)
 }
 
-// refuseWords is the error of arguments that a command does not take.
+// refuseWords returns the error for arguments that a command does not take.
 func refuseWords(c *cli.Context, words []string) error {
 	if len(words) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func refuseWords(c *cli.Context, words []string) error {
 }
 
 func main() {
-	if len(os.Args) < 2 || os.Args[1] != startName { // a program that is started gets the limits as they were
+	if len(os.Args) < 2 || os.Args[1] != startName { // a started program must inherit the original limits
 		limits.Raise()
 	}
 	os.Exit(run(os.Args))
@@ -79,7 +79,7 @@ func run(args []string) int {
 	return exit.Code(err)
 }
 
-// printError prints one cause, and with -v all that is behind it. One without a text has been printed.
+// printError prints the cause of an error, and with -v the whole chain. An error without a text has already been printed.
 func printError(err error, verbose bool) {
 	if err == nil || err.Error() == "" {
 		return
@@ -101,7 +101,7 @@ func newApp() *cli.App {
 		Usage:     "account for every byte of a running job's GPU memory, from outside",
 		UsageText: "gputrace\ngputrace PID [options]\ngputrace COMMAND [options]",
 		Version:   version,
-		Flags:     append(slices.Clone(record.Flags), &cli.BoolFlag{Name: "json", Usage: "list the processes that use a GPU as JSON"}, cli.HelpFlag), // cli adds it only where no command is called help
+		Flags:     append(slices.Clone(record.Flags), &cli.BoolFlag{Name: "json", Usage: "list the processes that use a GPU as JSON"}, cli.HelpFlag), // cli adds it only if no command is called help
 		Commands: []*cli.Command{
 			record, runCommand(), topCommand(), reportCommand(), leaksCommand(), gatecli.OOMCommand(shared(), append(recordingFlags(), childrenFlag(), phasesFlag()), recordTo), gatecli.CheckCommand(shared()), gatecli.SummaryCommand(shared()), gatecli.FragmentsCommand(shared()), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), whatIfCommand(), doctorCommand(),
 			completionCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
@@ -145,12 +145,12 @@ func hideFalse(flags []cli.Flag) {
 	}
 }
 
-// forceFlag is --force of every command that writes files.
+// forceFlag returns --force for every command that writes files.
 func forceFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}
 }
 
-// outputFlag is -o of the commands that write one file.
+// outputFlag returns -o for the commands that write one file.
 func outputFlag() cli.Flag {
 	return flags.Text("output,o", "", "write into the new `FILE` (default and -: standard output)")
 }

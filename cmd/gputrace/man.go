@@ -28,12 +28,12 @@ func manCommand() *cli.Command {
 	}
 }
 
-// description is the part of the manual that the library does not know.
+// description is the part of the manual that the library does not generate.
 const description = "Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the program allocated " +
 	"which GPU memory, and whether it is still allocated. A number in the place of a command is the process to record. " +
 	"Options may be before and after arguments; -- ends them. Results go to standard output, everything else to standard error."
 
-// writeManual writes the manual page: the library's, with what it leaves out. The app cannot be used afterwards.
+// writeManual writes the manual page: the library's, with missing parts added. The app cannot be used afterwards.
 func writeManual(w io.Writer, app *cli.App) error {
 	var more strings.Builder
 	section := func(title, text string) { fmt.Fprintf(&more, "\n# %s\n\n%s\n", title, text) }
@@ -61,13 +61,14 @@ func writeManual(w io.Writer, app *cli.App) error {
 	return err
 }
 
-// synopsis is the library's: every option of the program, a line each.
+// synopsis matches the library's synopsis, which has a line for every option of the program.
 var synopsis = regexp.MustCompile(`(?s)\.SH SYNOPSIS\n.*?\n\.SH `)
 
-// hyphen is one that the library leaves as it is: typed from the page, an option needs a minus sign, which roff writes so.
+// hyphen matches hyphens that the library does not escape: options must have a minus sign, "\-" in roff, so that they
+// can be copied from the page.
 var hyphen = regexp.MustCompile(`([^\\"0-9])-`)
 
-// markdown makes items of a description's indented lines, which are a word and what it is.
+// markdown converts a description's indented lines, each a word and its explanation, to list items.
 func markdown(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

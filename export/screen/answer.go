@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package screen prints the answer of a recording for the screen that is there: its width, and its colours if it has any. The words and
-// roundings are those of package table, which prints all else.
+// Package screen prints the answer for a recording, fitted to the width of the screen and to its colours, if it has
+// any. Words and roundings are those of package table, which prints everything else.
 package screen
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Input is what Print prints.
+// Input is the input of Print.
 type Input struct {
 	Answer  *answer.Answer
-	Program string      // "train.py --steps 20"; empty: not known, as of a snapshot
+	Program string      // "train.py --steps 20"; empty: not known, as for a snapshot
 	Process string      // "pid 4711", "rank 0, pid 4711"
-	Summary table.Input // whose losses are printed, when there are any
+	Summary table.Input // its losses are printed, if there are any
 	Cut     bool        // the recording was cut off
 	Screen  Screen
-	Page    string // file; empty: there is none
+	Page    string // path of the page; empty: none
 	Next    string // the command that shows more
 }
 
-// Print prints what a recording says first: at most about 20 lines. Where something is wrong with it, the losses are below.
+// Print prints the answer for a recording, at most about 20 lines. If anything is wrong with the recording, the losses follow.
 func Print(w io.Writer, in *Input) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out, in: &in.Summary, screen: in.Screen, a: in.Answer, of: in}
@@ -59,22 +59,22 @@ func Print(w io.Writer, in *Input) error {
 	return nil
 }
 
-// printer prints an answer. It leaves errors to its bufio.Writer, which keeps the first.
+// printer prints an answer. Errors are kept by its bufio.Writer, which keeps the first.
 type printer struct {
-	advised []string // what was printed
+	advised []string // already printed advice
 	w       *bufio.Writer
 	in      *table.Input
 	screen  Screen
 	a       *answer.Answer
 	of      *Input
 
-	several bool // it is of several processes, which have no common moment
+	several bool // several processes, which have no common moment
 }
 
-// indent is how far what belongs to the line above is in, characters.
+// indent is the indentation of lines that belong to the line above, characters.
 const indent = 9
 
-// text prints a text behind a head, on as many lines as it takes; those after the first are indented by indent.
+// text prints a text after a head, on as many lines as it takes; lines after the first are indented by indent.
 func (p *printer) text(head string, x style, text string) {
 	width := p.screen.width()
 	rest := words.Line(text)
@@ -86,10 +86,11 @@ func (p *printer) text(head string, x style, text string) {
 	}
 }
 
-// leastProgram is how much of a program's command line there is at least on the first line, for the length of the recording to be there too.
+// leastProgram is the minimum width of the program's command line on the first line, which must also have room for the
+// length of the recording.
 const leastProgram = 16
 
-// head says what was recorded, on what and for how long.
+// head prints what was recorded, on which devices and for how long.
 func (p *printer) head() {
 	left, right := "", table.Duration(p.in.Length())+", "+p.completeness()
 	if p.of.Process != "" {
@@ -115,7 +116,7 @@ func (p *printer) head() {
 	fmt.Fprintf(p.w, "%s%s%s\n", left, strings.Repeat(" ", gap), right)
 }
 
-// devices are those that the program uses, with their memory; of more than two only how many.
+// devices returns the devices that the program uses, with their memory; if there are more than two, only their number.
 func (p *printer) devices() string {
 	var out []string
 	for i := range p.a.Driver {
@@ -129,7 +130,7 @@ func (p *printer) devices() string {
 	return strings.Join(out, "")
 }
 
-// visible is the length of a text on the screen.
+// visible returns the width of a text on the screen.
 func visible(s string) int {
 	n, escape := 0, false
 	for _, r := range s {
@@ -145,7 +146,7 @@ func visible(s string) int {
 	return n
 }
 
-// completeness says in a word or two what is missing.
+// completeness returns a word or two about what is missing.
 func (p *printer) completeness() string {
 	lost := p.in.EventsLost()
 	switch {
@@ -161,17 +162,17 @@ func (p *printer) completeness() string {
 	return "complete"
 }
 
-// verdictStyles are the colours of the words.
+// verdictStyles are the colours of the verdicts.
 var verdictStyles = map[string]style{verdict.OutOfMemory: red, verdict.Growing: red, verdict.Steady: green, verdict.Unknown: yellow}
 
-// verdict prints the answer in a sentence.
+// verdict prints the verdict in a sentence.
 func (p *printer) verdict() {
 	if t := verdict.Of(p.a); t != nil {
 		p.said(t)
 	}
 }
 
-// said prints a verdict, and below it what belongs to it.
+// said prints a verdict, and its notes below it.
 func (p *printer) said(t *verdict.Text) {
 	p.text(t.Word+"  ", verdictStyles[t.Word], t.Text)
 	for _, n := range t.Notes {
@@ -179,7 +180,7 @@ func (p *printer) said(t *verdict.Text) {
 	}
 }
 
-// The widths of the columns of the rows, in characters.
+// The widths of the columns of the rows, characters.
 const (
 	answerBytes = 11
 	answerShare = 6
@@ -188,14 +189,14 @@ const (
 	leastPlace  = 14
 )
 
-// spare prints what is said below the verdict.
+// spare prints the remarks below the verdict.
 func (p *printer) spare() {
 	for _, s := range verdict.Spare(p.a) {
 		p.text(fmt.Sprintf("%-*s", indent, s.Word), yellow, s.Text)
 	}
 }
 
-// rows prints what holds the memory, in columns that fill the screen.
+// rows prints the holders of the memory, in columns that fill the screen.
 func (p *printer) rows() {
 	if len(p.a.Rows) == 0 {
 		return
@@ -219,11 +220,12 @@ func (p *printer) rows() {
 	}
 }
 
-// whole is a width in which no name is shortened, characters.
+// whole is a width at which no name is shortened, characters.
 const whole = 1 << 10
 
-// columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to a half, or more where the lines
-// need less than the rest. Where something grows the names come first: a line that finds no room beside goes below.
+// columnsOf returns the widths of the first and the last column: the width of the rows' names up to half of the screen,
+// or more if the lines need less than the rest. If something grows, names have priority: a line without room next to
+// its name is printed below it.
 func (p *printer) columnsOf() (names, places int) {
 	room := p.screen.width() - 2 - answerBytes - answerShare - 2
 	if p.a.Growing() {
@@ -254,7 +256,7 @@ func (p *printer) columnsOf() (names, places int) {
 	return names, room - names
 }
 
-// moment says of when the rows are, and the same with the time.
+// moment returns the moment of the rows for people, without and with the time.
 func (p *printer) moment() (when, exactly string) {
 	at := func(t uint64) string {
 		if p.several {
@@ -284,7 +286,7 @@ func (p *printer) row(x style, name, figures, bar, place string) {
 	fmt.Fprintln(p.w, p.screen.in(x, strings.TrimRight(line, " ")))
 }
 
-// answerRow prints a row, below it the text of its line, the advice and what the line calls.
+// answerRow prints a row, and below it the text of its line, the advice and the line's calls.
 func (p *printer) answerRow(r *answer.Row) {
 	width, room := p.columnsOf()
 	growth := ""
@@ -302,7 +304,7 @@ func (p *printer) answerRow(r *answer.Row) {
 	}
 	p.source(r)
 	if r.Finding != nil {
-		if a := r.Finding.Advice(); a != "" && !slices.Contains(p.advised, a) { // one sentence can be true of several lines
+		if a := r.Finding.Advice(); a != "" && !slices.Contains(p.advised, a) { // several lines can have the same advice
 			p.advised = append(p.advised, a)
 			p.text("      -> ", yellow, a)
 		}
@@ -310,7 +312,7 @@ func (p *printer) answerRow(r *answer.Row) {
 	p.inner(r)
 }
 
-// rowNames is what a row is called, the line that allocated it, and that line where there is no room for it beside.
+// rowNames returns the name of a row, the line that allocated it, and that line again if it has no room next to the name.
 func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below string) {
 	e := &r.Lines[0]
 	more := moreLines(r)
@@ -332,7 +334,7 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 	return name, "", lineText(e, p.screen.width()-indent-len(more)) + more
 }
 
-// moreLines says how many lines a row has beside the first, and in a job which processes have it.
+// moreLines returns the number of further lines of a row and, in a job, the processes that have it.
 func moreLines(r *answer.Row) string {
 	text := ""
 	if n := r.MoreLines(); n > 0 {
@@ -344,7 +346,7 @@ func moreLines(r *answer.Row) string {
 	return text
 }
 
-// lineText is a line with its function, or a native symbol, in a width.
+// lineText returns a line with its function, or a native symbol, within a width.
 func lineText(e *view.Row, width int) string {
 	if e.File == "" {
 		return layout.FitMarked(words.Line(e.Name), width)
@@ -352,7 +354,7 @@ func lineText(e *view.Row, width int) string {
 	return layout.FitPlace(words.Line(e.Name), words.Line(e.Func), width)
 }
 
-// rowTitle is what holds the memory of a row, or what it is for; empty: only its line is known.
+// rowTitle returns the holder of a row, or its purpose; empty: only its line is known.
 func rowTitle(r *answer.Row) string {
 	category := ""
 	if r.Category != phases.NoCategory {
@@ -367,19 +369,19 @@ func rowTitle(r *answer.Row) string {
 	return category
 }
 
-// holderText is the name of a holder, without the frame that a local variable is of, and that it leads further.
+// holderText returns the name of a holder, without the frame of a local variable and without the mark that it leads further.
 func holderText(name string) string {
 	name = strings.TrimSuffix(words.Line(name), " …")
-	if i := strings.Index(name, localMark); i >= 0 && strings.HasSuffix(name[:i], "()") { // else it is in the middle of a path, as of a traceback
+	if i := strings.Index(name, localMark); i >= 0 && strings.HasSuffix(name[:i], "()") { // else within a path, as for a traceback
 		return name[i+len(localMark):]
 	}
 	return name
 }
 
-// localMark is between a frame and its variable in the name of a holder.
+// localMark separates a frame from its variable in the name of a holder.
 const localMark = " local "
 
-// source prints the text of the first line of a row that grows, or that has nothing else to say.
+// source prints the text of the first line of a row, if the row grows or has nothing else to show.
 func (p *printer) source(r *answer.Row) {
 	text := r.Lines[0].Source
 	if text == "" || r.Finding == nil && rowTitle(r) != "" && r.Share < innerText {
@@ -388,10 +390,10 @@ func (p *printer) source(r *answer.Row) {
 	p.row(dim, "      "+strings.TrimRight(layout.Fit(text, p.screen.width()-6), " "), "", "", "")
 }
 
-// innerText is the share from which the text of a line is shown of a row that does not grow.
+// innerText is the share from which the source text of a line's calls is shown for a row that does not grow.
 const innerText = 0.3
 
-// inner prints what the line of a row calls.
+// inner prints the calls of a row's line.
 func (p *printer) inner(r *answer.Row) {
 	for i := range r.Lines[0].Inner {
 		e := &r.Lines[0].Inner[i]
@@ -399,7 +401,7 @@ func (p *printer) inner(r *answer.Row) {
 	}
 }
 
-// rest prints what is in no row, by what it is for.
+// rest prints the memory in no row, by purpose.
 func (p *printer) rest() {
 	if p.a.NoHolders != "" {
 		p.text("  holders  ", yellow, "not known: "+p.a.NoHolders)
@@ -428,10 +430,10 @@ func (p *printer) rest() {
 	}
 }
 
-// list prints parts on as many lines as they take; a part is not broken.
+// list prints parts on as many lines as they take, without breaking a part.
 func (p *printer) list(head string, parts []string) { p.screen.list(p.w, head, " · ", parts) }
 
-// Files prints a head, and behind it the names of files on as many lines as they take; a name is not broken.
+// Files prints a head and the names of files after it, on as many lines as they take, without breaking a name.
 func (s Screen) Files(w io.Writer, head string, names []string) { s.list(w, head, " ", names) }
 
 func (s Screen) list(w io.Writer, head, separator string, parts []string) {
@@ -454,7 +456,7 @@ func (s Screen) list(w io.Writer, head, separator string, parts []string) {
 	fmt.Fprintln(w, line)
 }
 
-// totals prints how much it is now, at its highest, and of how much.
+// totals prints the memory in use, the peak, and the size of the device.
 func (p *printer) totals() {
 	name := "now"
 	if p.a.Exit != 0 {
@@ -483,7 +485,7 @@ func (p *printer) totals() {
 	p.list("  in use   ", parts)
 }
 
-// wrong reports whether anything is known to be missing or not to agree.
+// wrong reports whether anything is known to be missing or inconsistent.
 func (p *printer) wrong() bool {
 	s := p.in.View.Snapshot
 	if lost := p.in.EventsLost(); lost != 0 && lost != event.Unknown || s.GapCount > 0 || s.LossIntervalCount > 0 {
@@ -493,11 +495,11 @@ func (p *printer) wrong() bool {
 	return len(p.in.Hits) > 0 && len(p.in.Imbalances()) > 0 || c != nil && c.Differences > 0
 }
 
-// checked says in a line that the figures are complete.
+// checked prints in one line that the figures are complete.
 func (p *printer) checked() {
 	s := p.in.View.Snapshot
 	parts := []string{table.Plural(s.Events, "event"), p.in.LostEvents()}
-	if len(s.Accounts) > 0 || p.in.Checks != nil { // else there is no caching allocator
+	if len(s.Accounts) > 0 || p.in.Checks != nil { // otherwise there is no caching allocator
 		parts = append(parts, table.Continuity(s.Accounts))
 	}
 	if c := p.in.Checks; c != nil && c.Made > 0 {
@@ -506,18 +508,18 @@ func (p *printer) checked() {
 	p.list("  checked  ", parts)
 }
 
-// losses prints all that is known of what is missing.
+// losses prints everything known about what is missing.
 func (p *printer) losses() {
 	var text strings.Builder
 	w := bufio.NewWriter(&text)
 	table.Losses(w, p.in)
-	w.Flush() // a strings.Builder takes all
+	w.Flush() // a strings.Builder returns no error
 	for line := range strings.Lines(text.String()) {
 		p.text("", "", strings.TrimSuffix(line, "\n"))
 	}
 }
 
-// where says what to open and to type next.
+// where prints the files to open and the command to run next.
 func (p *printer) where() {
 	if p.of.Page != "" {
 		p.list("  page     ", []string{p.of.Page})

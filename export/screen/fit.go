@@ -9,15 +9,15 @@ import (
 	"github.com/gputrace/gputrace/export/internal/layout"
 )
 
-// Screen is what figures are printed on.
+// Screen describes the screen on which figures are printed.
 type Screen struct {
 	Width int  // characters; 0: 80
-	Color bool // with bold text, colours and bars
+	Color bool // use bold text, colours and bars
 }
 
 func (s Screen) width() int { return layout.Columns(s.Width) }
 
-// style is how a text is drawn, by its SGR parameters (ECMA-48, 8.3.117).
+// style is the appearance of a text, as SGR parameters (ECMA-48, 8.3.117).
 type style string
 
 // The styles.
@@ -29,7 +29,7 @@ const (
 	yellow style = "1;33"
 )
 
-// in is a text in a style, where the screen has any.
+// in returns a text in a style, if the screen has colours.
 func (s Screen) in(x style, text string) string {
 	if !s.Color || x == "" || text == "" {
 		return text
@@ -37,10 +37,10 @@ func (s Screen) in(x style, text string) string {
 	return "\x1b[" + string(x) + "m" + text + "\x1b[0m"
 }
 
-// barWidth is the length of a bar of all, characters.
+// barWidth is the length of a bar for the whole, characters.
 const barWidth = 10
 
-// bar is a share as a bar, on a screen that has room for it; else empty.
+// bar returns a share as a bar; empty if the screen has no room for it.
 func (s Screen) bar(share float64) string {
 	if !s.Color || s.width() < 100 {
 		return ""
@@ -50,5 +50,5 @@ func (s Screen) bar(share float64) string {
 	return " " + strings.Repeat("█", n) + strings.Repeat("░", barWidth-n)
 }
 
-// noBar is as much room as a bar takes.
+// noBar returns spaces as wide as a bar.
 func (s Screen) noBar() string { return strings.Repeat(" ", utf8.RuneCountInString(s.bar(1))) }

@@ -15,20 +15,20 @@ import (
 	"github.com/gputrace/gputrace/export/verdict"
 )
 
-// JobInput is what PrintJob prints.
+// JobInput is the input of PrintJob.
 type JobInput struct {
 	Job       *answer.Job
 	Processes int
-	Counted   table.JobInput // a row for each process and device, and what was lost
+	Counted   table.JobInput // a row for each process and device, and the losses
 	Screen    Screen
-	Page      string // file; empty: there is none
+	Page      string // path of the page; empty: none
 }
 
-// shownGroups is how many verdicts on processes are printed.
+// shownGroups is the maximum number of verdicts on processes.
 const shownGroups = 4
 
-// PrintJob prints what a job of several processes says first, in the form of Print: which processes grow or failed, what holds the memory of
-// all, and a line for each process.
+// PrintJob prints the answer for a job of several processes in the form of Print: which processes grow or failed, what
+// holds the memory of all, and a line for each process.
 func PrintJob(w io.Writer, in *JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out, in: &table.Input{Start: max(1, in.Job.All.Start)}, screen: in.Screen, a: in.Job.All, of: &Input{Page: in.Page}, several: true}
@@ -54,7 +54,7 @@ func PrintJob(w io.Writer, in *JobInput) error {
 	return out.Flush()
 }
 
-// jobHead says how many processes were recorded, on what and for how long.
+// jobHead prints how many processes were recorded, on which devices and for how long.
 func (p *printer) jobHead(in *JobInput) {
 	left := fmt.Sprintf("gputrace  job of %s%s", table.Plural(uint64(in.Processes), "process"), p.devices())
 	right := table.Duration(in.Counted.Duration) + ", "

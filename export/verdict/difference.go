@@ -11,10 +11,10 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// smallChange is the part of what was in use up to which a difference is called none.
+// smallChange is the share of the memory in use up to which a difference counts as none.
 const smallChange = 0.01
 
-// OfDifference says in a sentence what changed: how much more or less is in use, and what most of that is.
+// OfDifference returns a sentence about what changed: how much more or less is in use, and what most of the change is.
 func OfDifference(d *view.Difference) string {
 	before, after, change := d.Before.Bytes, d.After.Bytes, d.Bytes()
 	text := fmt.Sprintf("%s before, %s after", table.SignedBytes(before), table.SignedBytes(after))

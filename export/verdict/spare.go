@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 )
 
-// Words of what is said below a verdict, as people see them.
+// Words for the remarks below a verdict, as people see them.
 const (
 	Cached  = "CACHED"
 	Waiting = "WAITING"
@@ -19,7 +19,8 @@ const (
 	Garbage = "GARBAGE"
 )
 
-// Spare returns what is garbage, what is reserved without use, what waits for another stream and what was refused first, each if it is much.
+// Spare returns remarks on garbage, unused reserved memory, memory that waits for another stream, and retried requests,
+// each if it is large.
 func Spare(a *answer.Answer) []Text {
 	var out []Text
 	if g := a.Garbage; g != nil {
@@ -38,7 +39,7 @@ func Spare(a *answer.Answer) []Text {
 	return out
 }
 
-// garbageAt are the moments of rows, in the sentence about garbage.
+// garbageAt are names of the moments of rows, for the sentence about garbage.
 var garbageAt = map[answer.When]string{
 	answer.AtEnd: "at the end", answer.AtPeak: "at the peak", answer.AtFailure: "when the request failed", answer.AtExit: "before the program ended",
 	answer.EachAtItsOwn: "each at its own moment",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verdict puts the conclusion of a recording into words. The terminal, the page, the picture, JSON, profiles and the screen of a
-// job all print these words, so that none of them knows less than another or uses another word for the same bytes.
+// Package verdict puts the conclusion of a recording into words. The terminal, the page, the picture, JSON, profiles
+// and the screen of a job all use these words, so that they agree with each other.
 package verdict
 
 import (
@@ -28,8 +28,8 @@ const (
 // Text is a verdict in words.
 type Text struct {
 	Word  string // one of the words above
-	Text  string // the sentence that follows the word, without it
-	Notes []Note // what belongs to the sentence and is printed below it
+	Text  string // the sentence that follows the word
+	Notes []Note // printed below the sentence
 }
 
 // Note is a fact that belongs to a verdict.
@@ -38,7 +38,7 @@ type Note struct{ Name, Text string }
 // String returns the verdict in one sentence.
 func (t *Text) String() string { return t.Word + "  " + t.Text }
 
-// Of returns the verdict of an answer; nil if the recording was not judged, as a snapshot of PyTorch's.
+// Of returns the verdict of an answer; nil if the recording was not judged, as for a PyTorch snapshot.
 func Of(a *answer.Answer) *Text {
 	if a.Case != nil {
 		return outOfMemory(a)
@@ -68,7 +68,7 @@ func ofGrowth(a *answer.Answer) *Text {
 	return &Text{Word: Unknown, Text: unknown(a), Notes: growthNotes(a.Leaks)}
 }
 
-// growthNotes say what grows too slowly to matter, and what grew in a loop that has ended.
+// growthNotes returns notes on growth that is too slow to matter, and on growth in a loop that has ended.
 func growthNotes(r *leaks.Report) []Note {
 	var out []Note
 	if text := table.LeakNote(r); text != "" {
@@ -83,7 +83,7 @@ func growthNotes(r *leaks.Report) []Note {
 	return out
 }
 
-// OfGrowth returns the verdict of an answer on growth alone, whatever failed; nil as with Of. It is what the command leaks begins with.
+// OfGrowth returns the verdict on growth alone, even if a request failed; nil as for Of. The leaks command begins with it.
 func OfGrowth(a *answer.Answer) *Text {
 	if a.Leaks != nil && a.Leaks.Verdict == leaks.OutOfMemory {
 		_, text, _ := strings.Cut(table.LeakSentence(a.Leaks), ": ")
@@ -94,8 +94,8 @@ func OfGrowth(a *answer.Answer) *Text {
 	return Of(&growth)
 }
 
-// OfJob returns the verdicts on the processes of a job, the worst first; those that only say that other processes are steady come last. j may be
-// nil.
+// OfJob returns the verdicts on the processes of a job, the worst first, and last the one that the other processes are
+// steady. j may be nil.
 func OfJob(j *answer.Job) (out []Text) {
 	if j == nil {
 		return nil
@@ -113,7 +113,7 @@ func OfJob(j *answer.Job) (out []Text) {
 	return out
 }
 
-// named says of which processes a text is, unless it begins with that.
+// named adds the processes that a text is about, unless the text begins with them.
 func named(which, text string) string {
 	if strings.HasPrefix(text, which+" ") {
 		return text
@@ -176,7 +176,7 @@ func unknown(a *answer.Answer) string {
 	return why
 }
 
-// capital begins a text as a sentence; a line of code, "train.py:34", stays as it is.
+// capital capitalises the beginning of a sentence, except for a line of code such as "train.py:34".
 func capital(text string) string {
 	if first, _, _ := strings.Cut(text, " "); text == "" || strings.Contains(first, ":") {
 		return text
@@ -184,7 +184,7 @@ func capital(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// risen says by how much more is in use at the end than when the recording began, if it is a tenth more.
+// risen returns how much more is in use at the end than at the beginning of the recording, if it is at least a tenth more.
 func risen(a *answer.Answer) string {
 	before, now := a.First, a.Last
 	if now <= before || now-before < before/10 || a.Length() <= 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package why puts into words why a request for memory failed: the cause that was decided for, and what else would have been enough.
+// Package why explains in words why a request for memory failed: the decided cause, and what else would have been enough.
 package why
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Text is why a request failed, in a sentence or two: the decision, and what else would have been enough.
+// Text returns, in a sentence or two, why a request failed: the decision, and what else would have been enough.
 func Text(c *oom.Case) string {
 	return causeText(c) + leftText(c) + elsewhereText(c) + spareText(c) + alsoText(c)
 }
@@ -58,7 +58,7 @@ func causeText(c *oom.Case) string {
 	return fullText(c, asked)
 }
 
-// line is a line of code as it is shown. One whose names could not be read says so once.
+// line returns a line of code as it is shown. A repeated placeholder for unreadable names is shown once.
 func line(site string) string {
 	if name, again, ok := strings.Cut(site, "> <"); ok && "<"+again == name+">" {
 		site = name + ">"
@@ -78,7 +78,7 @@ func othersText(c *oom.Case, asked string) string {
 	return text
 }
 
-// endedText is what an earlier phase has left.
+// endedText describes what an earlier phase has left.
 func endedText(c *oom.Case) string {
 	l := &c.Ended
 	text := fmt.Sprintf("%s is the state of an optimizer that %s() used before it returned", table.Bytes(l.Bytes), l.Call)
@@ -88,7 +88,8 @@ func endedText(c *oom.Case) string {
 	return text + ". Drop it before another optimizer begins"
 }
 
-// loadedText is what was loaded to the device beside parameters of the same sizes. That it was copied into them is not seen.
+// loadedText describes what was loaded to the device beside parameters of the same sizes. Whether it was copied into
+// them is not known.
 func loadedText(c *oom.Case) string {
 	l := &c.Loaded
 	text := fmt.Sprintf("%s that %s loaded has the sizes of parameters that are there too", table.Bytes(l.Bytes), line(l.Site))
@@ -98,7 +99,7 @@ func loadedText(c *oom.Case) string {
 	return text + `. If it was copied into them, load it with map_location="cpu", or drop it`
 }
 
-// leftText is what the program has on the device without use, where that is not the cause.
+// leftText describes memory on the device that the program does not use, if it is not the cause.
 func leftText(c *oom.Case) (out string) {
 	if c.Decision != oom.EarlierPhase && c.Ended.Bytes > 0 {
 		out += ". " + endedText(c)
@@ -109,7 +110,7 @@ func leftText(c *oom.Case) (out string) {
 	return out
 }
 
-// elsewhereText is said of a device that is full while another one of the process has much less.
+// elsewhereText notes that another device of the process has much less memory in use than the full one.
 func elsewhereText(c *oom.Case) (out string) {
 	if c.Decision != oom.Full && c.Decision != oom.Loading || len(c.Elsewhere) == 0 {
 		return ""
@@ -133,14 +134,14 @@ func elsewhereText(c *oom.Case) (out string) {
 	return out
 }
 
-// Free and waiting memory is mentioned if it is at least this part of the reserved memory, and at least this many bytes.
+// Free and waiting memory is mentioned if it is at least this share of the reserved memory, and at least this number of bytes.
 const (
 	spareShare   = 4
 	pendingShare = 10
 	leastSpare   = 64 << 20
 )
 
-// spareText is what PyTorch keeps without use, where that is much and not said yet.
+// spareText describes unused memory that PyTorch keeps, if it is much and not mentioned yet.
 func spareText(c *oom.Case) (out string) {
 	t := &c.Torch
 	if t.Reserved == event.Unknown || c.Async {
@@ -175,7 +176,7 @@ func absurdText(c *oom.Case, asked string) string {
 	return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, table.Bytes(c.Total))
 }
 
-// moreInside says what PyTorch has where that is more than what is outside of it.
+// moreInside describes PyTorch's memory if it exceeds the memory outside PyTorch.
 func moreInside(c *oom.Case) string {
 	if c.Torch.Allocated == event.Unknown || c.Torch.Allocated <= c.Other.Bytes {
 		return ""
@@ -183,7 +184,7 @@ func moreInside(c *oom.Case) string {
 	return fmt.Sprintf(". PyTorch has more: %s allocated%s", table.Bytes(c.Torch.Allocated), partsText(c))
 }
 
-// partsText is the two largest parts of what PyTorch has allocated, in parentheses; empty: no part is known.
+// partsText returns the two largest parts of PyTorch's allocated memory, in parentheses; empty: no part is known.
 func partsText(c *oom.Case) string {
 	var by []string
 	for _, part := range c.LargestParts(2) {
@@ -195,7 +196,7 @@ func partsText(c *oom.Case) string {
 	return " (" + strings.Join(by, ", ") + ")"
 }
 
-// alsoText is what else would have been enough, or what of the causes was not, and what grows outside of PyTorch.
+// alsoText describes what else would have been enough, which causes would not, and what grows outside PyTorch.
 func alsoText(c *oom.Case) (out string) {
 	var enough, short []string
 	for i := range c.Causes {
@@ -220,14 +221,14 @@ func alsoText(c *oom.Case) (out string) {
 	return out
 }
 
-// causes are the causes in words, after their bytes.
+// causes are the causes in words, to follow their bytes.
 var causes = map[oom.Decision]string{
 	oom.Leak: "that grew from step to step", oom.LargerStep: "that this step needs more than those before", oom.Fragmentation: "of fragmentation",
 	oom.PrivatePool: "that are free in other pools", oom.OtherProcess: "of other processes", oom.OutsidePyTorch: "outside PyTorch",
 	oom.PendingFrees: "that wait for another stream", oom.Cached: "that PyTorch keeps cached",
 }
 
-// nameOf names a cause with its bytes.
+// nameOf returns the name of a cause with its bytes.
 func nameOf(x *oom.Cause) string {
 	if x.Decision == oom.Limit {
 		return fmt.Sprintf("the program's own limit, which leaves %s unused", table.Bytes(x.Bytes))
@@ -272,7 +273,7 @@ func ownersText(c *oom.Case) string {
 	return strings.Join(by, ", ")
 }
 
-// roomText says how much the device had free, if that is known.
+// roomText says how much of the device was free, if known.
 func roomText(c *oom.Case) string {
 	switch {
 	case c.Device.Type.MPS() && c.Limit != event.Unknown:
@@ -308,7 +309,8 @@ func limitText(c *oom.Case, asked string) string {
 	return text
 }
 
-// watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
+// watermarkText describes the limit of PyTorch's MPS allocator, and how it is computed. It is the only limit: the
+// device's recommended size is none.
 func watermarkText(c *oom.Case) string {
 	const name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 	switch {
@@ -322,7 +324,7 @@ func watermarkText(c *oom.Case) string {
 	return fmt.Sprintf("may have %s: %.3g (%s) x %s (recommendedMaxWorkingSetSize)", table.Bytes(c.Limit), float64(c.Limit)/float64(c.Total), name, table.Bytes(c.Total))
 }
 
-// allocatedText is what PyTorch has, by its largest parts.
+// allocatedText describes PyTorch's memory by its largest parts.
 func allocatedText(c *oom.Case) string {
 	text := "nothing allocated"
 	if c.Torch.Allocated != 0 {
@@ -348,7 +350,7 @@ func fullText(c *oom.Case, asked string) string {
 	return text + withinText(c)
 }
 
-// largerText is said of a step that needs more than those before.
+// largerText describes a step that needs more than the earlier ones.
 func largerText(c *oom.Case, asked string) string {
 	if c.State > 0 {
 		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
@@ -361,7 +363,7 @@ func largerText(c *oom.Case, asked string) string {
 	return fmt.Sprintf("%s. %s with %s; %s%s", text, asked, allocatedText(c), roomText(c), withinText(c))
 }
 
-// loadingText is said of what was put on the device before there was a step.
+// loadingText describes what was allocated on the device before the first step.
 func loadingText(c *oom.Case, asked string) string {
 	what := "full, filled by one line"
 	if c.Fill.Phase == phases.Setup {
@@ -370,13 +372,13 @@ func loadingText(c *oom.Case, asked string) string {
 	return fmt.Sprintf("%s: %s with %s; %s. %s", what, asked, allocatedText(c), roomText(c), fillText(c))
 }
 
-// fillText is what a line has put on the device.
+// fillText describes what a line has allocated on the device.
 func fillText(c *oom.Case) string {
 	g := &c.Fill
 	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
 }
 
-// heldText is what holds the most of the blocks of a line; empty: that is not known.
+// heldText returns the holder of most blocks of a line; empty: not known.
 func heldText(g *oom.Growth) string {
 	if g.Holder == view.NoHolder {
 		return ""
@@ -384,7 +386,7 @@ func heldText(g *oom.Growth) string {
 	return fmt.Sprintf("; %s of it is held by %s", table.Bytes(g.Held), line(varpath.Readable(g.Holder)))
 }
 
-// withinText is what stands out in the step of the failure.
+// withinText describes what stands out in the failing step.
 func withinText(c *oom.Case) (text string) {
 	if c.State > 0 {
 		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))

@@ -10,26 +10,26 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// CompletionFlag is the last word of a command line that is to be completed, as the library has it. A script must not add it to one
-// that has "--" in it: the library would run that.
+// CompletionFlag is the last word of a command line to complete, as the library defines it. A script must not add it to
+// a command line that contains "--": the library would run that.
 const CompletionFlag = "--generate-bash-completion"
 
-// What is to be completed, as the first line of what a completion prints; the scripts know these words. Of words, a line for each
-// follows: a word, a tab and what it is.
+// What to complete: the first line that a completion prints, which the scripts evaluate. For words, one line each
+// follows: the word, a tab and its description.
 const (
 	completeWords   = "words"
 	completeFiles   = "files"
 	completeFolders = "folders"
 )
 
-// Completion is a word that can be typed, and what it is.
+// Completion is a word that can be typed, and its description.
 type Completion struct{ Word, What string }
 
-// Arguments lists what the arguments of a command can be; nil: files.
+// Arguments lists the possible arguments of a command; nil: files.
 type Arguments func(app *cli.App) []Completion
 
-// Complete makes a command's cli.BashCompleteFunc. line is the whole command line, the word that is being typed last, without
-// CompletionFlag; arguments are those of each command by name, "" the program's own.
+// Complete returns a command's cli.BashCompleteFunc. line is the whole command line without CompletionFlag, ending with
+// the word that is being typed; arguments has those of each command by name, "" for the program itself.
 func Complete(line []string, arguments map[string]Arguments) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		words := joinFlags(slices.Clone(line))
@@ -55,7 +55,7 @@ func Complete(line []string, arguments map[string]Arguments) cli.BashCompleteFun
 	}
 }
 
-// complete says what the current word can become; the words that it returns may begin otherwise.
+// complete returns what the current word can become; not all of the returned words begin with it.
 func complete(known []cli.Flag, typed []string, current string, arguments func() (string, []Completion)) (string, []Completion) {
 	before := typed[len(typed)-1]
 	if isFlag(before) {
@@ -76,7 +76,7 @@ func complete(known []cli.Flag, typed []string, current string, arguments func()
 	return completeWords, flagNames(known, typed)
 }
 
-// joinFlags undoes what bash does to "--format=json": it takes "=" for a word.
+// joinFlags undoes bash's splitting of "--format=json" at "=".
 func joinFlags(words []string) []string {
 	var out []string
 	for i, w := range words {
@@ -113,7 +113,7 @@ func values(f cli.Flag, prefix, current string) (string, []Completion) {
 	return completeWords, nil
 }
 
-// flagNames are the flags that are not there yet.
+// flagNames returns the flags that were not typed yet.
 func flagNames(known []cli.Flag, typed []string) []Completion {
 	var out []Completion
 	for _, f := range known {
@@ -130,7 +130,7 @@ func flagNames(known []cli.Flag, typed []string) []Completion {
 	return out
 }
 
-// Placeholder takes the name of a flag's value out of its backquotes, as the library does for its help.
+// Placeholder splits the name of a flag's value, in backquotes, from the usage text, as the library does for its help.
 func Placeholder(usage string) (name, text string) {
 	before, rest, ok := strings.Cut(usage, "`")
 	name, after, closed := strings.Cut(rest, "`")

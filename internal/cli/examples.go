@@ -2,11 +2,11 @@
 
 package cli
 
-// Example is a command line and what it is for.
+// Example is a command line and its purpose.
 type Example struct{ Line, What string }
 
-// Examples are shown in the help of a command, in the manual and in docs/cli.md. Every command has at least one; "" is the
-// program itself.
+// Examples are shown in the help of a command, in the manual and in docs/cli.md. Every command has at least one; "" is
+// the program itself.
 var Examples = map[string][]Example{
 	"": {
 		{"sudo gputrace 4242", "attach to process 4242, record until Ctrl-C or until it ends"},

@@ -9,8 +9,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// findCommand looks for the command's name: the first word that is neither a flag nor the value of one. It returns its index too; nil
-// and 0: there is none.
+// findCommand finds the command's name and its index: the first word that is neither a flag nor the value of one. It
+// returns nil and 0 if there is none.
 func findCommand(app *cli.App, args []string) (*cli.Command, int) {
 	all := slices.Clone(app.Flags)
 	for _, c := range app.Commands {
@@ -30,7 +30,7 @@ func findCommand(app *cli.App, args []string) (*cli.Command, int) {
 	return nil, 0
 }
 
-// flagsOf are the flags of a command with those that the library adds to it; nil: of the program itself.
+// flagsOf returns the flags of a command, including those that the library adds; nil: those of the program itself.
 func flagsOf(app *cli.App, c *cli.Command) []cli.Flag {
 	if c == nil {
 		return append(slices.Clone(app.Flags), cli.HelpFlag, cli.VersionFlag)
@@ -38,7 +38,7 @@ func flagsOf(app *cli.App, c *cli.Command) []cli.Flag {
 	return append(slices.Clone(c.Flags), cli.HelpFlag)
 }
 
-// helpOf is the command line that explains a command.
+// helpOf returns the command line that explains a command.
 func helpOf(c *cli.Command) string {
 	if c == nil {
 		return "gputrace --help"
@@ -60,7 +60,7 @@ func cutFlag(arg string) (name, value string, hasValue bool) {
 	return strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
 }
 
-// Dash is how a flag's name is written.
+// Dash returns a flag's name as it is typed.
 func Dash(name string) string {
 	if len([]rune(name)) == 1 {
 		return "-" + name

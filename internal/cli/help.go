@@ -2,8 +2,8 @@
 
 package cli
 
-// RootHelp is the template of the program's help: its commands, and of the options those that most sessions need. It fits one screen, and
-// 60 columns; record's own help has all options of an attach.
+// RootHelp is the template of the program's help: its commands, and the options that most sessions need. It fits on one
+// screen and in 60 columns; record's own help has all options of an attach.
 const RootHelp = `gputrace - {{wrap .Usage 3}}
 
 USAGE:
@@ -23,7 +23,7 @@ OPTIONS (gputrace record --help has all of them):
    --version      print the version
 `
 
-// Synopsis are the lines of the manual page's section of that name, as roff.
+// Synopsis is the manual page's section of that name, as roff.
 const Synopsis = ".EX\n" +
 	"gputrace\n" +
 	"sudo gputrace [record] PID [options]\n" +

@@ -12,12 +12,13 @@ import (
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// runName is the command whose arguments are a program with its own: without "--" all that follows the program's name is the program's.
+// runName is the command whose arguments are a program with its own arguments: without "--", all words after the
+// program's name belong to the program.
 const runName = "run"
 
-// Order puts a command line, whose first element is the program's name, into the order that the library reads: the command, its flags,
-// its arguments behind "--". The library takes everything behind the first argument for arguments, and would silently ignore flags there.
-// A flag before the command's name is the command's; what is unknown stays, for the library to refuse.
+// Order puts a command line, whose first element is the program's name, into the order that the library requires: the command,
+// its flags, and its arguments after "--". The library would treat flags after the first argument as arguments and silently
+// ignore them. A flag before the command's name belongs to the command; unknown flags stay, for the library to reject.
 func Order(app *cli.App, args []string) ([]string, error) {
 	command, at := findCommand(app, args)
 	if command != nil && command.SkipFlagParsing {
@@ -51,7 +52,7 @@ func Order(app *cli.App, args []string) ([]string, error) {
 		if value == "" {
 			value = bareValue(f, rest)
 		}
-		if value == "" { // it is the next argument
+		if value == "" { // the value is the next argument
 			if len(rest) == 0 || rest[0] == "--" || isFlag(rest[0]) && isKnown(known, rest[0]) {
 				return nil, exit.Usage("%s needs a value; see %s", name, helpOf(command))
 			}
@@ -68,9 +69,9 @@ func Order(app *cli.App, args []string) ([]string, error) {
 	return ordered, nil
 }
 
-// cutValue splits what is typed as a flag: the one-letter flags without values that come first, as in "-hp42", then the flag that takes a
-// value, its name as the library is to read it, and the value with "=" in front, empty when it is missing. Without such a flag f is nil,
-// and everything is in letters.
+// cutValue splits a word of flags into one-letter flags without values, as in "-hp42", the flag that takes a value,
+// with its name as the library requires, and the value with a preceding "=", or empty when it is missing. Without a
+// flag that takes a value, f is nil and letters has the whole word.
 func cutValue(known []cli.Flag, arg string) (letters string, f cli.Flag, name, value string) {
 	name, value, hasValue := cutFlag(arg)
 	if f := flagNamed(known, name); f != nil && takesValue(f) {
@@ -100,7 +101,8 @@ func cutValue(known []cli.Flag, arg string) (letters string, f cli.Flag, name, v
 	return arg, nil, "", ""
 }
 
-// written is how a flag comes to the library: under one name where it can be given several times, which the library refuses under two.
+// written returns the name under which a flag is passed to the library: always the same name for a flag that can be
+// given several times, because the library rejects two names.
 func written(f cli.Flag, name string) string {
 	if isList(f) {
 		name = f.Names()[0]
@@ -108,8 +110,8 @@ func written(f cli.Flag, name string) string {
 	return Dash(name)
 }
 
-// bareValue is the value of a flag that may be given without one: of a duration that has an initial value, when no duration follows. It
-// is empty for all others.
+// bareValue returns the value of a flag that was given without one: for a duration with an initial value, if no
+// duration follows. It is empty for all other flags.
 func bareValue(f cli.Flag, rest []string) string {
 	d, ok := f.(*cli.DurationFlag)
 	if !ok || d.Value == 0 {

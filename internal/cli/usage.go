@@ -14,14 +14,14 @@ import (
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// refused is how package flag says that a value was not read.
+// refused matches the error of package flag for an invalid value.
 var refused = regexp.MustCompile(`(?s)^invalid (?:boolean )?value (".*") for (?:flag )?-([^ :]+): (.*)$`)
 
-// unknownFlag is how it says that there is no such flag.
+// unknownFlag is the prefix of its error for an unknown flag.
 const unknownFlag = "flag provided but not defined: -"
 
-// UsageError puts an error of the library into the words of the program: the flag first, and the command that explains it. It is
-// a cli.OnUsageErrorFunc.
+// UsageError rewrites an error of the library: the flag first, and at the end the command that explains it. It is a
+// cli.OnUsageErrorFunc.
 func UsageError(c *cli.Context, err error, isCommand bool) error {
 	command := c.Command
 	if !isCommand {
@@ -47,7 +47,7 @@ func UsageError(c *cli.Context, err error, isCommand bool) error {
 	return exit.Usage("%w; see %s", err, helpOf(command))
 }
 
-// explained is an error of usage that ends with the help to read; nil: that of the program.
+// explained returns a usage error that ends with the help to read; nil: the program's help.
 func explained(command *cli.Command, text string) error {
 	see := "; see "
 	if strings.HasSuffix(text, "?") {
@@ -56,7 +56,7 @@ func explained(command *cli.Command, text string) error {
 	return exit.Usage("%s%s%s", text, see, helpOf(command))
 }
 
-// CheckWord refuses a first argument of the program itself that is neither a command nor the number of a process.
+// CheckWord rejects a first argument of the program itself that is neither a command nor a PID.
 func CheckWord(c *cli.Context) error {
 	if word := c.Args().First(); word != "" && !isNumber(word) {
 		return UnknownCommand(c.App, word)
@@ -64,10 +64,10 @@ func CheckWord(c *cli.Context) error {
 	return nil
 }
 
-// UnknownCommand is the error of a word in the place of a command that is none.
+// UnknownCommand returns the error for a word that should be a command and is not.
 func UnknownCommand(app *cli.App, word string) error {
 	var guess string
-	// The library puts its guess into a sentence.
+	// The library returns its guess in a sentence.
 	_, _ = fmt.Sscanf(cli.SuggestCommand(app.VisibleCommands(), word), cli.SuggestDidYouMeanTemplate, &guess)
 	for _, c := range app.VisibleCommands() {
 		if n, ok := swapped(word, c.Names()); ok {
@@ -77,10 +77,11 @@ func UnknownCommand(app *cli.App, word string) error {
 	return explained(nil, fmt.Sprintf("unknown command %q%s", word, meant(word, guess, guess)))
 }
 
-// The library always has a guess; one that is less like the word than leastLike, by the measure by which it chose it, is not passed on.
+// leastLike is the minimum similarity of a guess, by the library's measure. The library always guesses; less similar
+// guesses are not shown.
 const leastLike = 0.8
 
-// swapped is the one of some names that has the letters of a word in another order.
+// swapped returns the name that has the letters of a word in another order.
 func swapped(word string, names []string) (string, bool) {
 	i := slices.IndexFunc(names, func(n string) bool { return len(n) > 2 && letters(n) == letters(word) })
 	if i < 0 {
@@ -89,17 +90,17 @@ func swapped(word string, names []string) (string, bool) {
 	return names[i], true
 }
 
-// letters are those of a word, in order.
+// letters returns the letters of a word, sorted.
 func letters(word string) string {
 	b := []byte(strings.ToLower(word))
 	slices.Sort(b)
 	return string(b)
 }
 
-// meant asks whether a guess was meant.
+// meant returns the question whether a guess was meant; empty if the guess is too different.
 func meant(word, guess, shown string) string {
 	const boost, prefix = 0.7, 4             // as in the library's suggestions.go
-	alike := letters(word) == letters(guess) // in words of three letters two that are swapped leave nothing alike by the measure
+	alike := letters(word) == letters(guess) // in a word of three letters, swapping two leaves no similarity by the measure
 	if len(word) < 3 || len(guess) < 2 || !alike && smetrics.JaroWinkler(strings.ToLower(word), guess, boost, prefix) < leastLike {
 		return ""
 	}

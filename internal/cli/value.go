@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has the flags and the habits of gputrace's command line, for github.com/urfave/cli/v2: typed values whose errors arise
-// where they are read, flags behind arguments, what was probably meant by an unknown word, and what can follow in a shell.
+// Package cli extends github.com/urfave/cli/v2 for gputrace's command line: typed values that report errors when they
+// are parsed, flags after arguments, suggestions for unknown words, and shell completion.
 package cli
 
 import (
@@ -21,21 +21,21 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Value is the value of a flag; it implements cli.Generic. A flag that is given twice with different values is an error, unless
-// it has a list.
+// Value is the value of a flag; it implements cli.Generic. Giving a flag twice with different values is an error,
+// unless its value is a list.
 type Value[T any] struct {
 	parse   func(string) (T, error)
-	add     func(list, more T) T // nil: one value
+	add     func(list, more T) T // nil: a single value
 	choices []string             // nil: any
 	value   T
 	text    string
 	set     bool
 }
 
-// errTwice: a flag with one value has two.
+// errTwice means that a flag with a single value was given two.
 var errTwice = errors.New("given twice")
 
-// Set implements cli.Generic. The library sets a flag again, to the text that it has, under each of its other names.
+// Set implements cli.Generic. The library sets a flag again, to its current text, under each of its other names.
 func (v *Value[T]) Set(text string) error {
 	if v.set && v.add == nil && text == v.text {
 		return nil
@@ -54,7 +54,7 @@ func (v *Value[T]) Set(text string) error {
 	return nil
 }
 
-// String is the text of the value.
+// String returns the text of the value.
 func (v *Value[T]) String() string {
 	if v == nil {
 		return ""
@@ -62,13 +62,13 @@ func (v *Value[T]) String() string {
 	return v.text
 }
 
-// Choices are the words that the value, or each of a list, can be; nil: any.
+// Choices returns the words that the value, or each of a list, can be; nil: any.
 func (v *Value[T]) Choices() []string { return v.choices }
 
 // IsList reports whether the flag can be given several times.
 func (v *Value[T]) IsList() bool { return v.add != nil }
 
-// Get is the value of a flag of this package.
+// Get returns the value of a flag of this package.
 func Get[T any](c *cli.Context, name string) T {
 	v, ok := c.Generic(name).(*Value[T])
 	if !ok {
@@ -77,8 +77,8 @@ func Get[T any](c *cli.Context, name string) T {
 	return v.value
 }
 
-// flag makes a flag of a value; initial is the text of its default, empty: the zero value. names are separated by commas, the long one
-// first.
+// flag returns a flag with this value; initial is the text of its default, empty: the zero value. names are separated
+// by commas, the long one first.
 func (v *Value[T]) flag(names, initial, usage string) *cli.GenericFlag {
 	if initial != "" {
 		value, err := v.parse(initial)
@@ -91,13 +91,13 @@ func (v *Value[T]) flag(names, initial, usage string) *cli.GenericFlag {
 	return &cli.GenericFlag{Name: all[0], Aliases: all[1:], Value: v, Usage: usage}
 }
 
-// Text is a flag with any text.
+// Text returns a flag with any text.
 func Text(names, initial, usage string) cli.Flag {
 	v := &Value[string]{parse: func(s string) (string, error) { return s, nil }}
 	return v.flag(names, initial, usage)
 }
 
-// Choice is a flag with one of a few words; initial empty: none of them.
+// Choice returns a flag with one of a few words; an empty initial value means none of them.
 func Choice(names, initial, usage string, list []string) cli.Flag {
 	v := &Value[string]{choices: list, parse: func(s string) (string, error) {
 		if !slices.Contains(list, s) {
@@ -108,13 +108,13 @@ func Choice(names, initial, usage string, list []string) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
-// Words is a flag with a list of words, separated by commas, which check refuses; shells offer words.
+// Words returns a flag with a list of words, separated by commas, which check can reject; shells complete words.
 func Words(names, initial, usage string, words []string, check func(string) error) cli.Flag {
 	v := &Value[string]{choices: words, parse: func(s string) (string, error) { return s, check(s) }}
 	return v.flag(names, initial, usage)
 }
 
-// Bytes is a flag with a size; check, which may be nil, refuses some.
+// Bytes returns a flag with a size; check, which may be nil, can reject it.
 func Bytes(names, initial, usage string, check func(int) error) cli.Flag {
 	v := &Value[int]{parse: func(s string) (int, error) {
 		n, err := size.Parse(s)
@@ -126,7 +126,7 @@ func Bytes(names, initial, usage string, check func(int) error) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
-// Duration is a flag with a time that is at least and at most so long, or 0, which is no limit. A number without a unit is seconds.
+// Duration returns a flag with a time from least to most, or 0, which means no limit. A number without a unit is in seconds.
 func Duration(names, usage string, least, most time.Duration) cli.Flag {
 	v := &Value[time.Duration]{parse: func(s string) (time.Duration, error) {
 		d, err := moment.ParseOffset(s)
@@ -143,7 +143,7 @@ func Duration(names, usage string, least, most time.Duration) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
-// Count is a flag with a number of at least so many of what the error names.
+// Count returns a flag with a number of at least least; what names the counted things in errors.
 func Count(names, initial, usage string, least int, what string) cli.Flag {
 	v := &Value[int]{parse: func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
@@ -155,7 +155,7 @@ func Count(names, initial, usage string, least int, what string) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
-// Fraction is a flag with a number above 0, up to 1.
+// Fraction returns a flag with a number above 0, up to 1.
 func Fraction(names, usage string) cli.Flag {
 	v := &Value[float64]{parse: func(s string) (float64, error) {
 		if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 && n <= 1 {
@@ -166,13 +166,13 @@ func Fraction(names, usage string) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
-// Parsed is a flag with a text that parse reads.
+// Parsed returns a flag with a text that parse reads.
 func Parsed[T any](names, usage string, parse func(string) (T, error)) cli.Flag {
 	v := &Value[T]{parse: parse}
 	return v.flag(names, "", usage)
 }
 
-// Alerts is a flag with thresholds, given as often as wanted.
+// Alerts returns a flag with thresholds, which can be repeated.
 func Alerts(names, usage string) cli.Flag {
 	v := &Value[[]alerts.Rule]{parse: func(s string) ([]alerts.Rule, error) {
 		r, err := alerts.Parse(s)
@@ -182,7 +182,7 @@ func Alerts(names, usage string) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
-// Percent is a flag with a part of something: 5%, also written 5.
+// Percent returns a flag with a percentage: 5%, also written 5.
 func Percent(names, initial, usage string) cli.Flag {
 	v := &Value[float64]{parse: func(s string) (float64, error) {
 		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "%"), 64)
@@ -194,7 +194,7 @@ func Percent(names, initial, usage string) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
-// Address is a flag with a device address.
+// Address returns a flag with a device address.
 func Address(names, usage string) cli.Flag {
 	v := &Value[uint64]{parse: func(s string) (uint64, error) {
 		n, err := strconv.ParseUint(s, 0, 64)
@@ -206,12 +206,12 @@ func Address(names, usage string) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
-// PID is a flag with one process.
+// PID returns a flag with one process.
 func PID(names, usage string) cli.Flag {
 	return (&Value[int]{parse: ParsePID}).flag(names, "", usage)
 }
 
-// PIDs is a flag with processes: separated by commas, and given as often as wanted. None comes twice.
+// PIDs returns a flag with processes, separated by commas; it can be repeated. It rejects duplicates.
 func PIDs(names, usage string) cli.Flag {
 	v := &Value[[]int]{add: union, parse: func(s string) ([]int, error) {
 		var out []int
@@ -236,7 +236,7 @@ func union(list, more []int) []int {
 	return list
 }
 
-// ParsePID reads the number of a process.
+// ParsePID parses a process ID.
 func ParsePID(s string) (int, error) {
 	pid, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || pid <= 0 || pid > math.MaxInt32 {
@@ -245,12 +245,12 @@ func ParsePID(s string) (int, error) {
 	return int(pid), nil
 }
 
-// Moment is a flag with a moment of a recording.
+// Moment returns a flag with a moment of a recording.
 func Moment(names, usage string) cli.Flag {
 	return (&Value[moment.Moment]{parse: moment.Parse, choices: momentWords}).flag(names, "", usage)
 }
 
-// Moments is a flag with moments, given as often as wanted.
+// Moments returns a flag with moments, which can be repeated.
 func Moments(names, usage string) cli.Flag {
 	v := &Value[[]moment.Moment]{choices: momentWords, parse: func(s string) ([]moment.Moment, error) {
 		m, err := moment.Parse(s)
@@ -260,15 +260,15 @@ func Moments(names, usage string) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
-// Steps is a flag with a range of steps.
+// Steps returns a flag with a range of steps.
 func Steps(names, usage string) cli.Flag {
 	return (&Value[moment.StepRange]{parse: moment.ParseSteps}).flag(names, "", usage)
 }
 
-// momentWords are the moments that shells offer.
+// momentWords are the moments that shells complete.
 var momentWords = []string{"end", "peak", "oom"}
 
-// Or is "a, b or c".
+// Or returns "a, b or c".
 func Or(words []string) string {
 	if n := len(words); n > 1 {
 		return strings.Join(words[:n-1], ", ") + " or " + words[n-1]

@@ -8,10 +8,10 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// verboseNames are the names of the flag of all commands that says more.
+// verboseNames are the names of the flag of all commands that prints more.
 var verboseNames = []string{"verbose", "v"}
 
-// WithVerbose adds --verbose to the flags of a command that has none of its own: of an error, it prints all causes.
+// WithVerbose adds --verbose to the flags of a command that has none of its own; it prints all causes of an error.
 func WithVerbose(flags []cli.Flag) []cli.Flag {
 	if flagNamed(flags, verboseNames[0]) != nil {
 		return flags
@@ -20,7 +20,7 @@ func WithVerbose(flags []cli.Flag) []cli.Flag {
 	return append(slices.Clone(flags), f)
 }
 
-// IsVerbose reports whether a command line asks for more, before what is another program's.
+// IsVerbose reports whether a command line has --verbose, ignoring the arguments of another program.
 func IsVerbose(args []string) bool {
 	for _, a := range args {
 		if a == "--" {
