@@ -27,39 +27,39 @@ import (
 type recordOptions struct {
 	pid        int
 	others     []int         // further processes
-	name       string        // expression for processes; empty: none
-	all        bool          // every process that can be traced
-	children   bool          // the descendants too
-	command    []string      // to start
-	user       string        // as whom; empty: as who called sudo, or ourselves
-	env        []string      // of it, beside what it has anyway
+	name       string        // expression that selects processes; empty: none
+	all        bool          // record every process that can be traced
+	children   bool          // also record descendants
+	command    []string      // program to start
+	user       string        // user to run it as; empty: the caller of sudo, or ourselves
+	env        []string      // variables added to its environment
 	output     string        // folder; empty: gputrace.PID.TIME
-	unnamed    bool          // the name of the folder is ours
-	force      bool          // a folder of results of that name is replaced
+	unnamed    bool          // we chose the name of the folder
+	force      bool          // replace an existing folder of results
 	duration   time.Duration // 0: until it is stopped
 	untilOOM   bool
 	wait       bool
-	inject     bool // a library is loaded into the process
+	inject     bool // load a library into the process
 	readyFile  string
 	ringBytes  int
 	maxSize    int           // of the recording, bytes; 0: no limit
-	maxAge     time.Duration // that the recording reaches back; 0: to the attach
+	maxAge     time.Duration // how far back the recording reaches; 0: to the attach
 	maxStacks  int
 	freeStacks bool
 	fullStacks bool
-	formats    string // beside the profiles and the recording, as of -f; empty: none
-	asked      bool   // for the formats, by -f
+	formats    string // formats beside the profiles and the recording, as given to -f; empty: none
+	asked      bool   // the formats were requested with -f
 	verbose    bool
-	silent     bool // nothing is printed of the results
+	silent     bool // print no results
 	noNames    bool
 	noSteps    bool
-	stepOn     string // function with whose calls steps begin; empty: found out
-	memory     string // how the program's is read, one of memoryModes
+	stepOn     string // function whose calls begin steps; empty: detected
+	memory     string // how the program's memory is read, one of memoryModes
 	cacheDir   string
 	limits     *gatecli.Recording // nil: none
 }
 
-// leastTrace is the least size at which a recording can be bounded, bytes.
+// leastTrace is the smallest size limit of a recording, bytes.
 const leastTrace = recording.MinSize
 
 func recordCommand() *cli.Command {
@@ -85,7 +85,7 @@ func recordCommand() *cli.Command {
 	}
 }
 
-// recordingFlags are those of every command that records.
+// recordingFlags returns the flags of every command that records.
 func recordingFlags() []cli.Flag {
 	return append([]cli.Flag{
 		flags.Text("output,o", "", "write into the new `FOLDER` (default gputrace.PID.TIME)"),
@@ -109,25 +109,26 @@ func recordingFlags() []cli.Flag {
 	}, gatecli.RecordingFlags()...)
 }
 
-// childrenFlag is of the commands that record a running process.
+// childrenFlag returns --children, for the commands that record a running process.
 func childrenFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"}
 }
 
-// memoryModes are the ways of reading a program's memory (docs/reading-memory.md); the first is the default.
+// memoryModes are the ways to read a program's memory (docs/reading-memory.md); the first is the default.
 var memoryModes = []string{"auto", "copy", "in-place"}
 
-// memoryFlag is of every command that attaches.
+// memoryFlag returns the flag that selects one of memoryModes, for every command that attaches.
 func memoryFlag() cli.Flag {
 	return flags.Choice("memory", memoryModes[0], "read stacks by `WAY`: in-place, which is faster, copy, or auto: in place where that is tested", memoryModes)
 }
 
-// cacheFlag is of every command that attaches.
+// cacheFlag returns the flag for the cache folder, for every command that attaches.
 func cacheFlag() cli.Flag {
 	return flags.Text("cache-dir", defaultCacheDir(), "keep unwind tables in `FOLDER` between runs; empty: do not")
 }
 
-// defaultCacheDir is root's own when root runs us: files of other users are not trusted.
+// defaultCacheDir returns the default cache folder. When root runs us it is root's own, because files of other users
+// are not trusted.
 func defaultCacheDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/cache/gputrace"
@@ -170,7 +171,7 @@ func (o *recordOptions) isJob() bool {
 	return len(o.others) > 0 || o.name != "" || o.all || o.children || o.command != nil
 }
 
-// chooseOutput names the folder of results, and says whether it could be written.
+// chooseOutput chooses the name of the folder of results, and checks whether it can be written.
 func (o *recordOptions) chooseOutput() error {
 	if o.unnamed = o.output == ""; o.unnamed {
 		what := "job"
@@ -186,16 +187,16 @@ func (o *recordOptions) chooseOutput() error {
 	return err
 }
 
-// partFolder is the name of a folder with the results of one process of a job.
+// partFolder matches the name of a folder with the results of one process of a job.
 var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
 
-// results are the files that a folder of results can hold.
+// results returns the files that a folder of results can contain.
 func (o *recordOptions) results() *output.Results {
 	files := append(append([]string{export.TraceName}, recorder.ProfileNames...), export.Files()...)
 	return &output.Results{Files: files, Parts: partFolder, Force: o.force, Next: o.unnamed}
 }
 
-// pidsOf are the processes of -p, or the number alone. None is no error.
+// pidsOf returns the processes of -p, or the number alone. It is no error if there are none.
 func pidsOf(c *cli.Context) ([]int, error) {
 	pids, words := flags.Get[[]int](c, "pid"), c.Args().Slice()
 	if len(pids) == 0 && len(words) > 0 {
@@ -206,7 +207,7 @@ func pidsOf(c *cli.Context) ([]int, error) {
 	return pids, refuseWords(c, words)
 }
 
-// parseRecording reads the flags of every command that records.
+// parseRecording parses the flags of every command that records.
 func parseRecording(c *cli.Context) recordOptions {
 	o := recordOptions{
 		output: flags.Get[string](c, "output"), force: c.Bool("force"), readyFile: flags.Get[string](c, "ready-file"),
@@ -223,7 +224,7 @@ func parseRecording(c *cli.Context) recordOptions {
 	return o
 }
 
-// noFormats is -f of a recording without other formats.
+// noFormats is the value of -f for no other formats.
 const noFormats = "none"
 
 func checkFormats(list string) error {
@@ -253,7 +254,7 @@ func checkPattern(s string) error {
 	return err
 }
 
-// recordFormats are the formats that are not written anyhow.
+// recordFormats returns the requested formats, except those that are always written.
 func recordFormats(list string) ([]export.Format, error) {
 	if list == "" {
 		return nil, nil

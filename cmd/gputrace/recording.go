@@ -28,7 +28,7 @@ import (
 	"github.com/gputrace/gputrace/recorder/local"
 )
 
-// startHere becomes the program that run has started.
+// startHere replaces this process by the program that run starts.
 func startHere(args []string) error {
 	if len(args) == 0 {
 		return coded(exitError, errors.New(""))
@@ -43,7 +43,7 @@ func startHere(args []string) error {
 	return coded(exit.NotExecutable, err)
 }
 
-// record runs one recording from attach to files.
+// record makes one recording, from the attach to the files.
 func record(o recordOptions) error {
 	c := o.console()
 	return watched(&o, c, func(r *recorder.Recorder, results *recorder.Results, err error) error {
@@ -78,9 +78,9 @@ func recordTo(c *cli.Context, pid int) (folder string, err error) {
 	return folder, err
 }
 
-// watched runs one recording and calls then with the results, or why there are none, while the recorder is open.
+// watched makes one recording, and calls then with the results, or the reason why there are none, while the recorder is open.
 func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder, *recorder.Results, error) error) error {
-	// A reader of our output that goes away must not cost the profiles.
+	// If the reader of our output goes away, the profiles must still be written.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGXCPU)
@@ -113,7 +113,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	return then(r, results, err)
 }
 
-// steer hands a recording the signals, until ctx is done. end ends it before the kernel kills gputrace for its CPU time.
+// steer passes signals to a recording until ctx is done. end ends the recording before the kernel kills gputrace for its CPU time.
 func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal, end func()) {
 	for {
 		select {
@@ -132,14 +132,14 @@ func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal, 
 	}
 }
 
-// console shows the recording on standard error.
+// console returns the console that shows the recording on standard error.
 func (o *recordOptions) console() *console.Console {
 	return console.New(os.Stderr, console.Options{
 		Many: o.isJob(), Program: o.command != nil, Follow: o.children || o.command != nil, ReadyFile: o.readyFile, Version: version,
 	})
 }
 
-// recorderOptions are what the command line says to the recorder.
+// recorderOptions returns the recorder's options for the command line.
 func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	out := &recorder.Options{
 		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName, limits.Original()}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
@@ -152,12 +152,12 @@ func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 		out.PIDs = append([]int{o.pid}, o.others...)
 	}
 	if o.name != "" {
-		out.Name = regexp.MustCompile(o.name) // was checked when the command line was read
+		out.Name = regexp.MustCompile(o.name) // checked when the command line was parsed
 	}
 	return out
 }
 
-// views are the formats of -f.
+// views returns the formats of -f.
 func (o *recordOptions) views(c *console.Console) *recorder.Views {
 	out := &recorder.Views{Names: o.formats, Asked: o.asked}
 	formats, err := recordFormats(o.formats)
@@ -198,21 +198,21 @@ func finish(results *recorder.Results, c *console.Console, o *recordOptions) err
 	return c.Finish(o.out(), results, &console.Finish{Verbose: o.verbose, Asked: o.asked})
 }
 
-// out is where figures are printed.
+// out returns the file to which figures are printed.
 func (o *recordOptions) out() *os.File {
 	if o.command != nil {
-		return os.Stderr // standard output is the program's
+		return os.Stderr // standard output belongs to the program
 	}
 	return os.Stdout
 }
 
-// afterProgram waits for the program that was started and returns its exit code. An error of ours counts only when the program had none.
+// afterProgram waits for the started program and returns its exit code. An error of ours counts only if the program had none.
 func afterProgram(r *recorder.Recorder, c *console.Console, err error) error {
 	code, started := awaitProgram(r, c)
 	if !started {
 		return err
 	}
-	if code != 0 || errors.Is(err, recorder.ErrEndedEarly) { // that it used no GPU is not its fault
+	if code != 0 || errors.Is(err, recorder.ErrEndedEarly) { // a program without GPU memory is no error of its own
 		if err != nil && err.Error() != "" {
 			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(exit.Text(err)))
 		}
@@ -224,10 +224,10 @@ func afterProgram(r *recorder.Recorder, c *console.Console, err error) error {
 	return err
 }
 
-// sayRunsAfter is how long nothing is said of a program that runs on after its recording.
+// sayRunsAfter is the delay before the message that a program still runs after its recording.
 const sayRunsAfter = 300 * time.Millisecond
 
-// awaitProgram waits for the program that was started, and says so where it runs on. The results are written by then.
+// awaitProgram waits for the started program, and prints a message if it still runs. The results have been written before.
 func awaitProgram(r *recorder.Recorder, c *console.Console) (code int, started bool) {
 	done := make(chan struct{})
 	go func() {

@@ -61,12 +61,12 @@ type reportOptions struct {
 	json    bool
 }
 
-// verboseFlag is of every command that prints a summary.
+// verboseFlag returns --verbose for every command that prints a summary.
 func verboseFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "print all tables too, what is known of losses, and of an error every cause"}
 }
 
-// report prints the summary of a recording, as the session did at its end, or what is selected of it.
+// report prints the summary of a recording, as at the end of the session, or the selected part of it.
 func report(o reportOptions) error {
 	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, words.Text(fmt.Sprintf(format, args...))) }
 	var warnings []error
@@ -92,7 +92,7 @@ func report(o reportOptions) error {
 	return in.PrintAnswer(os.Stdout, &export.AnswerOptions{Screen: console.Screen(os.Stdout), Verbose: o.verbose, Top: o.top, Path: o.path})
 }
 
-// titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
+// titleOf returns a title for a file. For a snapshot, only the time at which it was made is known, and only if it has a history.
 func titleOf(info *recording.Info) string {
 	switch {
 	case info.PID != 0:

@@ -44,7 +44,7 @@ func parseRun(c *cli.Context) (recordOptions, error) {
 	return o, o.chooseOutput()
 }
 
-// startName is the hidden command that becomes the program, once it is traced.
+// startName is the hidden command that becomes the program once it is traced.
 const startName = "__start"
 
 func startCommand() *cli.Command {

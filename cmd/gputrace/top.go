@@ -104,13 +104,13 @@ func parseTop(c *cli.Context) (*topOptions, error) {
 	return o, nil
 }
 
-// isPID reports whether a word is the number of a process.
+// isPID reports whether a word is a PID.
 func isPID(word string) bool {
 	_, err := flags.ParsePID(word)
 	return err == nil
 }
 
-// remote shows what another gputrace sees.
+// remote shows the screens of another gputrace.
 func (o *topOptions) remote(ctx context.Context) error {
 	r, err := top.Connect(o.connect, !o.once)
 	if err != nil {
@@ -120,7 +120,7 @@ func (o *topOptions) remote(ctx context.Context) error {
 	return o.show(ctx, r)
 }
 
-// recording goes through a recording.
+// recording shows a recording.
 func (o *topOptions) recording(ctx context.Context) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
@@ -141,7 +141,7 @@ func (o *topOptions) recording(ctx context.Context) error {
 		input.Began = input.Began.Add(time.Duration(int64(input.Attached) - int64(in.Info.StartedBoot)))
 	}
 	for _, held := range export.HeldTables(in.End) {
-		input.Joined = held.Joined // the last one is of the end
+		input.Joined = held.Joined // the last one is at the end
 	}
 	if input.Steps, err = in.Steps(); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (o *topOptions) recording(ctx context.Context) error {
 	return o.show(ctx, feed)
 }
 
-// show shows a feed in the way that is asked for.
+// show shows a feed in the requested form.
 func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 	switch {
 	case o.once:
@@ -176,7 +176,7 @@ func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 func (o *topOptions) live(ctx context.Context) error {
 	c := o.record.console()
 	options := o.record.recorderOptions(c)
-	options.HoldersOnRequest = options.Output == "" // else they are for what is written
+	options.HoldersOnRequest = options.Output == "" // otherwise they are needed for the written results
 	quiet := &top.Quiet{Observer: c, Hold: o.serve == "" && !o.once && !o.json}
 	options.Observer = quiet
 	source, err := local.Open(options)
@@ -193,7 +193,7 @@ func (o *topOptions) live(ctx context.Context) error {
 	return advice.Recording(err)
 }
 
-// showLive shows processes here, or keeps the screens for others.
+// showLive shows processes here, or serves the screens to others.
 func (o *topOptions) showLive(ctx context.Context, feed top.Feed) error {
 	if o.serve == "" {
 		return o.show(ctx, feed)

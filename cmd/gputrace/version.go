@@ -11,10 +11,10 @@ import (
 	"github.com/gputrace/gputrace/internal/build"
 )
 
-// release, releaseDate (YYYY-MM-DD) and releaseCommit are set by the linker where a release is built; see "make release".
+// release, releaseDate (YYYY-MM-DD) and releaseCommit are set by the linker when a release is built; see "make release".
 var release, releaseDate, releaseCommit string
 
-// thisBuild is printed by version, and its date is that of the manual page.
+// thisBuild is printed by version, and its date is the date of the manual page.
 var thisBuild = build.New(release, releaseDate, releaseCommit)
 
 // version is printed by --version and at every attach, and is in every recording.

@@ -55,7 +55,7 @@ func whatIfCommand() *cli.Command {
 	}
 }
 
-// splitSize checks a size that PyTorch would refuse (parseMaxSplitSize of AllocatorConfig.cpp).
+// splitSize rejects a size that PyTorch would reject (parseMaxSplitSize of AllocatorConfig.cpp).
 func splitSize(n int) error {
 	if n < 20<<20 || n%(1<<20) != 0 {
 		return errors.New("not whole MiB, 20MiB or more")
@@ -63,7 +63,7 @@ func splitSize(n int) error {
 	return nil
 }
 
-// whatIfAsk is what the flags ask for.
+// whatIfAsk returns the settings that the flags select.
 func whatIfAsk(c *cli.Context) *whatif.Ask {
 	out := &whatif.Ask{
 		Device: uint64(flags.Get[int](c, "device-memory")), Fraction: flags.Get[float64](c, "fraction"), Outside: event.Unknown,
@@ -82,7 +82,7 @@ func whatIfAsk(c *cli.Context) *whatif.Ask {
 	return out
 }
 
-// printWhatIf replays recordings, and prints the last one's table; of several, also how the peak depends on the batch.
+// printWhatIf replays recordings and prints the last one's table and, for several, how the peak depends on the batch size.
 func printWhatIf(c *cli.Context, ask *whatif.Ask) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()

@@ -16,11 +16,11 @@ import (
 
 const (
 	defaultWhoTop = 20
-	// maxFreeze is how long a process may be stopped at most: a server's clients wait meanwhile.
+	// maxFreeze is the maximum time for which a process may be stopped: meanwhile, a server's clients wait.
 	maxFreeze = 10 * time.Second
-	// minFreeze is how long it takes to stop and continue a process of many threads.
+	// minFreeze is the time needed to stop and continue a process with many threads.
 	minFreeze = 10 * time.Millisecond
-	// defaultFreeze is hardly noticed.
+	// defaultFreeze is short enough to be hardly noticed.
 	defaultFreeze = 250 * time.Millisecond
 )
 
@@ -30,10 +30,10 @@ type whoOptions struct {
 	by      holders.Grouping
 	address uint64
 	one     bool // address was given
-	top     int  // rows; 0: all
+	top     int  // number of rows; 0: all
 	json    bool
 	output  string        // file; empty: stdout
-	force   bool          // a file of that name is replaced
+	force   bool          // replace an existing file
 	freeze  time.Duration // 0: the process is not stopped
 }
 

@@ -21,10 +21,10 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// shownOthers is how many further holders of one block are named.
+// shownOthers is the number of further holders of one block that are shown.
 const shownOthers = 20
 
-// showHolders reads who holds the memory of processes, one after the other, and writes it.
+// showHolders reads the holders of the memory of processes, one process after the other, and prints them.
 func showHolders(o whoOptions) error {
 	var contents []func(io.Writer) error
 	for _, pid := range o.pids {
@@ -37,7 +37,7 @@ func showHolders(o whoOptions) error {
 	return output.Write(o.output, o.force, false, output.Joined(contents, !o.json))
 }
 
-// readHolders reads one process.
+// readHolders reads the holders of one process.
 func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
 	p, err := process.Open(pid)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/internal/gatecli"
 )
 
-// windowFlags are those of the commands that look at a part of a recording.
+// windowFlags returns the flags of the commands that can select a part of a recording.
 func windowFlags() []cli.Flag {
 	return []cli.Flag{
 		flags.Moment("at", "what is in use at `MOMENT`: peak, end, 12.5s, -3s, oom (default: end)"),
@@ -41,22 +41,22 @@ func windowOf(c *cli.Context) (export.Window, error) {
 	return w, w.Check()
 }
 
-// stepOnFlag is of every command that knows steps.
+// stepOnFlag returns --step-on for every command that uses steps.
 func stepOnFlag() cli.Flag {
 	return flags.Text("step-on", "", "a step begins where `FUNCTION` is called, Python or native, such as train_step (default: found out)")
 }
 
-// ruleFlags are what of --step-on and --phases was given.
+// ruleFlags are the values of --step-on and --phases.
 type ruleFlags struct {
-	stepOn string // function with whose calls steps begin; empty: found out
-	phases string // a file of rules for phases; empty: there is none
+	stepOn string // function whose calls begin steps; empty: detected
+	phases string // file of rules for phases; empty: none
 }
 
 func rulesOf(c *cli.Context) ruleFlags {
 	return ruleFlags{flags.Get[string](c, "step-on"), flags.Get[string](c, "phases")}
 }
 
-// options are how a recording is opened.
+// options returns the options for opening a recording.
 func (r ruleFlags) options(o *export.OpenOptions) (*export.OpenOptions, error) {
 	o.StepOn = r.stepOn
 	if r.phases == "" {
@@ -82,17 +82,17 @@ func (r ruleFlags) open(path string, o *export.OpenOptions) (*export.Source, err
 	return export.Open(path, o)
 }
 
-// rowsFlag is --by of the commands that show a recording; kinds are what their rows can be.
+// rowsFlag returns --by for the commands that show a recording; kinds are the possible kinds of rows.
 func rowsFlag(initial, usage string, kinds []string) cli.Flag {
 	return flags.Choice("by", initial, usage+flags.Or(kinds), kinds)
 }
 
-// phasesFlag is of every command that knows phases.
+// phasesFlag returns --phases for every command that uses phases.
 func phasesFlag() cli.Flag {
 	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/phases.md")
 }
 
-// shared is what commands of other packages have in common with those here.
+// shared returns what commands in other packages share with those here.
 func shared() *gatecli.Shared {
 	return &gatecli.Shared{Version: version, Flags: []cli.Flag{stepOnFlag(), phasesFlag()}, Open: func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error) {
 		return rulesOf(c).options(o)

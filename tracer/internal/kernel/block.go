@@ -12,17 +12,17 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// allocatorLibraries hold the caching allocators that report.
+// allocatorLibraries contain the caching allocators that report.
 var allocatorLibraries = []string{"libc10_cuda.so*", "libc10_hip.so*", "libc10_xpu.so*"}
 
-// blockLayout says where, at the report of an allocation, the allocator's Block can be read: requested size, stream and
-// pool come from there without a second probe. nil: not known; those fields are then unknown.
+// blockLayout locates the allocator's Block at the report of an allocation. Requested size, stream and pool are read
+// from it, without a second probe. nil: not known, so those fields are unknown.
 type blockLayout struct {
 	sites []inspect.BlockSite // at least one
 	bias  uint64
 }
 
-// findBlockLayout looks at the code that calls the report.
+// findBlockLayout analyses the code that calls the report.
 func findBlockLayout(regions []mapped.Region) *blockLayout {
 	for i := range regions {
 		r := &regions[i]
@@ -45,10 +45,10 @@ func matchesAny(globs []string, file string) bool {
 	return false
 }
 
-// largestBlockOffset is that of the last word that the kernel reads of a Block (128 bytes).
+// largestBlockOffset is the offset of the last word that the kernel reads from a Block (128 bytes).
 const largestBlockOffset = 120
 
-// describe fills the C struct block_layout. Sites of another layout than the first's are left out.
+// describe fills the C struct block_layout. It leaves out sites with another layout than the first one's.
 func (l *blockLayout) describe(d *bpf.TraceUnwindInfo) {
 	if l == nil {
 		return

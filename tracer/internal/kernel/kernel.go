@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package kernel is the side of tracing that runs in the kernel, as user space sees it: its programs, maps and ring, the probes that are
-// attached, and the tables that its unwinder reads. It knows places of the kernel's tables, and nothing of what a process is about.
+// Package kernel manages the part of tracing that runs in the kernel: its programs, maps and ring, the attached probes,
+// and the tables for its unwinder. It knows a process only by its place in the kernel's tables.
 package kernel
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// Sizes that the C side fixes (bpf/limits.h); a test compares them.
+// Sizes defined by the C side (bpf/limits.h); a test compares them.
 const (
 	chunkRows   = 65536
 	rowBytes    = 8
@@ -38,14 +38,14 @@ const (
 	NoInfo      = 0 // NO_INFO
 )
 
-// Unwind infos of one process, and of a whole job. Each takes 82 KB of the kernel's memory.
+// Numbers of unwind infos for one process, and for a whole job. Each takes 82 KB of kernel memory.
 const (
 	oneInfos = 64
 	jobInfos = 256
 )
 
-// walkSlots is how many walks can be under way at a time on a machine of so many CPUs: a power of two, since the programs take
-// an index modulo it. A program can be preempted in a walk, so there are more than CPUs.
+// walkSlots returns the number of concurrent walks on a machine with this number of CPUs: a power of two, because the
+// programs take an index modulo it. It exceeds the number of CPUs because a program can be preempted in a walk.
 func walkSlots(cpus int) uint32 {
 	n := uint32(64)
 	for n < uint32(2*cpus) {
@@ -54,48 +54,48 @@ func walkSlots(cpus int) uint32 {
 	return n
 }
 
-// Side is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
+// Side is the loaded kernel side: the unwinder's tables, the counters, and the ring.
 type Side struct {
-	watches []link.Link // see threads end, programs be replaced and children begin
+	watches []link.Link // detect the end of threads, exec, and new children
 	objs    bpf.TraceObjects
 	reader  recordReader
-	rings   []*ebpf.Map // of groups of CPUs
+	rings   []*ebpf.Map // one per group of CPUs
 	infos   []unwindInfo
-	last    uint32 // info that was taken last
-	rules   int    // that the kernel has
+	last    uint32 // the info that was last assigned
+	rules   int    // number of rules that the kernel has
 	barrier [2]*ebpf.Map
-	Multi   bool // uprobe_multi links are used
+	Multi   bool // probes use uprobe_multi links
 }
 
-// Place is where the kernel side has a process.
+// Place is a process's position in the kernel side.
 type Place struct {
 	PID   uint32
-	Index uint32 // in the kernel's tables
-	Info  uint32 // the unwind info that it uses
+	Index uint32 // index in the kernel's tables
+	Info  uint32 // the unwind info that the process uses
 }
 
 // unwindInfo is one of the kernel's unwind infos.
 type unwindInfo struct {
-	users int  // processes that go by it
+	users int  // number of processes that use it
 	read  bool // a program may still be reading it: it was in use since the last barrier
 }
 
-// Options are what must be known before the programs are loaded.
+// Options are the settings that must be known before the programs are loaded.
 type Options struct {
-	RingBytes  int                // of the ring: a power of two
-	Rings      int                // groups of CPUs that have a ring each; 0: by their number
+	RingBytes  int                // size of the ring: a power of two
+	Rings      int                // number of groups of CPUs with their own ring; 0: chosen by the number of CPUs
 	FreeStacks bool               // frees have stacks too
-	Multi      bool               // one link has many probes (6.6)
-	Job        bool               // more than one process
-	Children   bool               // and those that they make
+	Multi      bool               // one link holds many probes (6.6)
+	Job        bool               // several processes are traced
+	Children   bool               // their descendants are traced too
 	Direct     bpf.TraceDirectMap // zero: memory is copied
-	Types      *btf.Cache         // the kernel's
-	Rows       *Rows              // they are made known while the programs are loaded, if RowsKnown is closed before that is over; nil: later
-	RowsKnown  <-chan struct{}    // then nobody uses Rows until Load returns
-	NoFindVMA  bool               // bpf_find_vma is not used (before 5.17): stacks stop in libraries while others are unloaded
+	Types      *btf.Cache         // the kernel's types
+	Rows       *Rows              // linked while the programs are loaded, if RowsKnown is closed in time; nil: linked later
+	RowsKnown  <-chan struct{}    // after it is closed, Rows must not be used until Load returns
+	NoFindVMA  bool               // do not use bpf_find_vma (before 5.17): stacks stop in libraries while others are unloaded
 }
 
-// load loads the programs and maps, sized for the target.
+// load loads the programs and maps, with sizes for the target.
 func load(o Options) (*Side, error) {
 	spec, err := bpf.LoadTrace()
 	if err != nil {
@@ -114,7 +114,7 @@ func load(o Options) (*Side, error) {
 	spec.Maps[bpf.TraceMapUnwindInfos].MaxEntries = uint32(len(k.infos))
 	spec.Maps[bpf.TraceMapWalkSlots].MaxEntries = walkSlots(cpus)
 	groups, shift := groupsHere(o.Rings)
-	if groups > 0 { // the one is not used
+	if groups > 0 { // the single ring is not used
 		spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(os.Getpagesize())
 	}
 	if err := k.configure(spec, o, groups, shift); err != nil {
@@ -142,8 +142,8 @@ func load(o Options) (*Side, error) {
 	return k, nil
 }
 
-// loadSideBySide loads the programs at the same time, over one set of maps: it is the verifier that takes long, and it takes one CPU
-// for each.
+// loadSideBySide loads the programs concurrently, with shared maps: most of the time is spent in the verifier, which
+// uses one CPU per program.
 func loadSideBySide(spec *ebpf.CollectionSpec, o *Options, objs *bpf.TraceObjects) error {
 	maps := spec.Copy()
 	maps.Programs = nil
@@ -172,13 +172,13 @@ func loadSideBySide(spec *ebpf.CollectionSpec, o *Options, objs *bpf.TraceObject
 	}
 	wg.Wait()
 	if len(failed) > 0 {
-		return failed[0] // the others are mostly the same
+		return failed[0] // the others are usually the same
 	}
 	return all.Assign(objs)
 }
 
-// linkRows makes the rows known when they are, beside what the caller does meanwhile: it takes the kernel some 10 ms, in which nothing is
-// computed. end waits for it, and has it not begin any more. What goes wrong is said when the rows are published.
+// linkRows links the rows once they are known, concurrently with the caller: the kernel takes about 10 ms, mostly
+// waiting. end waits for it, or prevents it from starting. Errors are reported when the rows are published.
 func (o *Options) linkRows(outer *ebpf.Map) (end func()) {
 	if o.Rows == nil {
 		return func() {}
@@ -195,7 +195,7 @@ func (o *Options) linkRows(outer *ebpf.Map) (end func()) {
 	return func() { close(over); <-ended }
 }
 
-// loadOne loads one program that uses maps which are there.
+// loadOne loads one program with existing maps.
 func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map, types *btf.Cache) (*ebpf.Program, error) {
 	one := spec.Copy()
 	for other := range one.Programs {
@@ -211,7 +211,7 @@ func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map, 
 	return c.DetachProgram(name), nil
 }
 
-// watch attaches what looks at the kernel itself.
+// watch attaches the programs that observe the kernel itself.
 func (k *Side) watch(children bool) error {
 	for _, w := range []struct {
 		program *ebpf.Program
@@ -269,7 +269,7 @@ func oneIf(set bool) uint32 {
 	return 0
 }
 
-// pidNamespace identifies the namespace whose process numbers we use: the inode is the kernel's own number of it (nsfs).
+// pidNamespace returns the identity of our PID namespace: the inode is the kernel's own number for it (nsfs).
 func pidNamespace() (uint64, error) {
 	st, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
@@ -278,7 +278,7 @@ func pidNamespace() (uint64, error) {
 	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
-// Close releases everything in the kernel. Probes must be detached before.
+// Close releases everything in the kernel. Probes must be detached first.
 func (k *Side) Close() {
 	if k.reader != nil {
 		k.reader.Close()
@@ -295,7 +295,7 @@ func (k *Side) Close() {
 	k.objs.Close()
 }
 
-// makeBarrier makes the maps that wait uses.
+// makeBarrier creates the maps that wait uses.
 func (k *Side) makeBarrier() (err error) {
 	inner := ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	if k.barrier[1], err = ebpf.NewMap(&inner); err != nil {
@@ -308,8 +308,8 @@ func (k *Side) makeBarrier() (err error) {
 	return nil
 }
 
-// wait returns when every program that runs now has ended: the kernel waits for that in each change of a map of maps
-// (maybe_wait_bpf_programs in kernel/bpf/syscall.c), some 10 ms.
+// wait returns when every running program has ended: the kernel waits for that in each change of a map of maps
+// (maybe_wait_bpf_programs in kernel/bpf/syscall.c), about 10 ms.
 func (k *Side) wait() error {
 	if err := k.barrier[0].Put(uint32(0), k.barrier[1]); err != nil {
 		return fmt.Errorf("wait for the programs that run: %w", err)
@@ -317,12 +317,12 @@ func (k *Side) wait() error {
 	return nil
 }
 
-// ErrCodeChanged: the process has loaded or unloaded code since its mappings were read.
+// ErrCodeChanged means that the process loaded or unloaded code since its mappings were read.
 var ErrCodeChanged = errors.New("the target loads code while its mappings are read")
 
-// Publish makes the kernel unwind a process by this info from now on: rules first, then the info in a place that no program
-// reads, then the switch. changes is what CodeChanges said before the mappings were read; when the code has changed since,
-// nothing is switched and the error is ErrCodeChanged, unless it is forced.
+// Publish makes the kernel unwind a process with this info from now on. It writes the rules, then the info to a place
+// that no program reads, then switches. changes is the result of CodeChanges from before the mappings were read; if the
+// code has changed since, Publish does not switch and returns ErrCodeChanged, unless force is set.
 func (k *Side) Publish(m *Place, info *bpf.TraceUnwindInfo, rows *Rows, changes uint64, force bool) error {
 	if err := rows.link(k.objs.Rows); err != nil {
 		return err
@@ -338,7 +338,7 @@ func (k *Side) Publish(m *Place, info *bpf.TraceUnwindInfo, rows *Rows, changes 
 	if err := k.objs.InfoRefs.Lookup(m.Index, &at); err != nil {
 		return fmt.Errorf("read the process's place: %w", err)
 	}
-	// From here on a change makes this info stale too.
+	// From here on, a change also makes this info stale.
 	at.Next = to
 	if err := k.objs.InfoRefs.Put(m.Index, &at); err != nil {
 		return fmt.Errorf("announce the unwind info: %w", err)
@@ -358,7 +358,7 @@ func (k *Side) Publish(m *Place, info *bpf.TraceUnwindInfo, rows *Rows, changes 
 	return nil
 }
 
-// addRules writes those of the table that the kernel does not have yet.
+// addRules writes the rules that the kernel does not have yet.
 func (k *Side) addRules(rules []uint64) error {
 	if k.rules == len(rules) {
 		return nil
@@ -374,22 +374,23 @@ func (k *Side) addRules(rules []uint64) error {
 	return nil
 }
 
-// CodeChanges is how often a process was seen to have other code than before.
+// CodeChanges returns how often the code of a process was seen to change.
 func (k *Side) CodeChanges(m *Place) uint64 { return k.TracedAt(m.Index).Changes }
 
-// TracedAt is what the kernel knows of the process at a place.
+// TracedAt returns the kernel's data about the process at a place.
 func (k *Side) TracedAt(index uint32) (t bpf.TraceTraced) {
-	_ = k.objs.Traced.Lookup(index, &t) // every index is there
+	_ = k.objs.Traced.Lookup(index, &t) // every index exists
 	return t
 }
 
-// ChildrenLost is how many new processes there was no place for.
+// ChildrenLost returns the number of new processes for which there was no place.
 func (k *Side) ChildrenLost() uint64 { return k.counter(k.objs.ChildrenLost) }
 
-// ProcessNewsLost is how many records of processes did not fit the ring.
+// ProcessNewsLost returns the number of records about processes that did not fit the ring.
 func (k *Side) ProcessNewsLost() uint64 { return k.counter(k.objs.ProcessNewsLost) }
 
-// RawStacks is how many stacks were sent raw, and how many were not: for their rate, and for want of room in the ring.
+// RawStacks returns the number of raw stacks that were sent, and that were not sent because of their rate or because
+// the ring had no room.
 func (k *Side) RawStacks() (sent, overRate, noRoom uint64) {
 	return k.counter(k.objs.RawSent), k.counter(k.objs.RawOverRate), k.counter(k.objs.RawNoRoom)
 }
@@ -400,11 +401,11 @@ func (k *Side) counter(v *ebpf.Variable) uint64 {
 	return n
 }
 
-// errNoInfo: there are more processes with code of their own than unwind infos.
+// errNoInfo means that there are more processes with their own code than unwind infos.
 var errNoInfo = fmt.Errorf("more than %d processes at a time have code of their own", jobInfos-1)
 
-// FreeInfo finds an unwind info that no program can be reading, the one that was left longest ago. The error is errNoInfo, or what
-// the kernel said.
+// FreeInfo returns an unwind info that no program can be reading, the one that has been unused longest. The error is
+// errNoInfo, or the kernel's.
 func (k *Side) FreeInfo() (to uint32, err error) {
 	if to, ok := k.unusedInfo(false); ok {
 		return to, nil
@@ -422,7 +423,7 @@ func (k *Side) FreeInfo() (to uint32, err error) {
 	return to, nil
 }
 
-// unusedInfo finds one that no process uses; read: programs may still be reading it.
+// unusedInfo returns one that no process uses. read: programs may still be reading it.
 func (k *Side) unusedInfo(read bool) (uint32, bool) {
 	for i := range uint32(len(k.infos)) {
 		to := (k.last + 1 + i) % uint32(len(k.infos))
@@ -433,7 +434,7 @@ func (k *Side) unusedInfo(read bool) (uint32, bool) {
 	return 0, false
 }
 
-// Leave notes that a process does not go by an unwind info any more.
+// Leave records that a process no longer uses an unwind info.
 func (k *Side) Leave(info uint32) {
 	if info == NoInfo {
 		return
@@ -442,7 +443,7 @@ func (k *Side) Leave(info uint32) {
 	k.infos[info].read = true
 }
 
-// Borrow notes which unwind info a new process uses.
+// Borrow records which unwind info a new process uses.
 func (k *Side) Borrow(index uint32) uint32 {
 	var at bpf.TraceInfoRef
 	if k.objs.InfoRefs.Lookup(index, &at) != nil || at.Info >= uint32(len(k.infos)) {
@@ -454,7 +455,7 @@ func (k *Side) Borrow(index uint32) uint32 {
 	return at.Info
 }
 
-// Follow has a process traced, by the unwind info that was published for it, else by none.
+// Follow starts tracing a process, with the unwind info published for it, if any.
 func (k *Side) Follow(m *Place, children bool) error {
 	t := bpf.TraceTraced{State: uint32(bpf.TraceTracedStateTRACED_NOW), Pid: m.PID}
 	if children {
@@ -474,9 +475,9 @@ func (k *Side) Follow(m *Place, children bool) error {
 	return nil
 }
 
-// Unfollow ends the trace of a process that follow began.
+// Unfollow ends the trace that Follow began.
 func (k *Side) Unfollow(m *Place) {
-	_ = k.objs.NsPids.Delete(m.PID) // not there: it has ended
+	_ = k.objs.NsPids.Delete(m.PID) // fails if the process has ended
 	var tgid, index uint32
 	for it := k.objs.Pids.Iterate(); it.Next(&tgid, &index); {
 		if index == m.Index {
@@ -485,33 +486,33 @@ func (k *Side) Unfollow(m *Place) {
 	}
 }
 
-// Forget has the kernel side not know a process by its number any more.
+// Forget removes a process's PID from the kernel side.
 func (k *Side) Forget(pid uint32) { _ = k.objs.NsPids.Delete(pid) } // not there: it has ended
 
-// Read takes the next record of the ring. The error wraps os.ErrDeadlineExceeded when there was none until the deadline.
+// Read reads the next record of the ring. The error wraps os.ErrDeadlineExceeded when there was none until the deadline.
 func (k *Side) Read(record *ringbuf.Record) error { return k.reader.ReadInto(record) }
 
-// SetDeadline is until when read waits.
+// SetDeadline sets how long Read waits.
 func (k *Side) SetDeadline(t time.Time) { k.reader.SetDeadline(t) }
 
-// Free makes room for another process.
+// Free releases a place for another process.
 func (k *Side) Free(index uint32) {
-	_ = k.objs.Traced.Put(index, &bpf.TraceTraced{}) // every index is there
+	_ = k.objs.Traced.Put(index, &bpf.TraceTraced{}) // every index exists
 }
 
-// AllTraced is the kernel's table of processes.
+// AllTraced returns the kernel's table of processes.
 func (k *Side) AllTraced() ([]bpf.TraceTraced, error) {
 	out := make([]bpf.TraceTraced, MaxTraced)
 	indexes := make([]uint32, MaxTraced)
 	var cursor ebpf.MapBatchCursor
 	n, err := k.objs.Traced.BatchLookup(&cursor, indexes, out, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != MaxTraced { // that error is the end of the table
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != MaxTraced { // ErrKeyNotExist means the end of the table
 		return nil, fmt.Errorf("read the table of processes: %d of %d: %w", n, MaxTraced, err)
 	}
 	return out, nil
 }
 
-// FindTraced is the place of a process, which may have ended a moment ago; ok false: it is not traced.
+// FindTraced returns the place of a process, which may just have ended. ok is false when it is not traced.
 func (k *Side) FindTraced(pid uint32) (index uint32, ok bool) {
 	all, err := k.AllTraced()
 	if err != nil {
@@ -526,8 +527,9 @@ func (k *Side) FindTraced(pid uint32) (index uint32, ok bool) {
 	return index, ok
 }
 
-// NewInfo fills the C struct unwind_info, but for what follows from the changes of the code. Regions are sorted by address. The key is random in
-// all bits: rules are cached by pc ^ key, and with keys that differ in few bits another pc would find what was cached before.
+// NewInfo fills the C struct unwind_info, except for fields that depend on code changes. Regions are sorted by address.
+// All bits of the key are random, because rules are cached by pc ^ key: with keys that differ in few bits, one pc could
+// find another's cached rule.
 func NewInfo(pid uint32, all []mapped.Region, py *cpython.Runtime) *bpf.TraceUnwindInfo {
 	regions := mapped.First(all, MaxMappings)
 	d := &bpf.TraceUnwindInfo{CacheKey: rand.Uint64(), Pid: pid}
@@ -564,7 +566,7 @@ func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	}
 }
 
-// behindLast is where the last of some fields of 8 bytes ends. One that is not there has the largest offset.
+// behindLast returns the end of the last of some 8-byte fields. A missing field has the largest offset.
 func behindLast(fields ...uint16) (end uint16) {
 	for _, at := range fields {
 		if at != cpython.NoField {
@@ -598,7 +600,7 @@ func (k *Side) Stats(row uint32) (sum bpf.TraceHookStats, err error) {
 	return sum, nil
 }
 
-// Counters adds up those that are of no row over all CPUs.
+// Counters adds up, over all CPUs, the counters that belong to no row.
 func (k *Side) Counters() (sum bpf.TraceCpuCounters, err error) {
 	var cpus []bpf.TraceCpuCounters
 	if err := k.objs.Counters.Lookup(uint32(0), &cpus); err != nil {
@@ -619,8 +621,8 @@ func (k *Side) Counters() (sum bpf.TraceCpuCounters, err error) {
 	return sum, nil
 }
 
-// Memory is how much memory of the kernel the maps take at the attach, with a ring of so many bytes, bytes. Unwind rows
-// come to it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
+// Memory returns the kernel memory of the maps at the attach with a ring of the given size, bytes. Unwind rows are
+// extra: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
 func Memory(ring int) (uint64, error) {
 	spec, err := bpf.LoadTrace()
 	if err != nil {

@@ -10,22 +10,23 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// Sizes of bpf/limits.h that warnings name; a test compares them.
+// Sizes of bpf/limits.h that warnings mention; a test compares them.
 const (
 	maxContexts = 1024
 	cachedWalks = 4096
 )
 
-// crowdedCache is the number of writes per slot of the cache of walks after which gputrace warns that the cache is too small, if most stacks
-// are not found in it.
+// crowdedCache is the number of writes per slot of the walk cache from which gputrace warns that the cache is too
+// small, if most stacks are not found in it.
 const crowdedCache = 16
 
-// Walks is how the kernel side came to the stacks of PyTorch's layer. Cached is about: it is counted without a lock.
+// Walks counts how the kernel side obtained the stacks of PyTorch's layer. Cached is approximate, because it is counted
+// without a lock.
 type Walks struct {
-	Cached uint64 // found in the cache of walks
-	Made   uint64 // walked, those of the driver's calls among them
-	Stored uint64 // of these, kept in the cache
-	ByCopy uint64 // of these, begun in place and made again by copies, because a page had moved
+	Cached uint64 // found in the walk cache
+	Made   uint64 // walked, including those of the driver's calls
+	Stored uint64 // part of Made that was stored in the cache
+	ByCopy uint64 // part of Made begun in place and repeated by copies, because a page had moved
 }
 
 // Walks reads the counters.
@@ -45,7 +46,7 @@ func (s *Probes) Walks(k *Side) (w Walks, err error) {
 	return w, nil
 }
 
-// Limits has an error for each limit that was reached.
+// Limits returns an error for each limit that was reached.
 func (s *Probes) Limits(k *Side) ([]error, error) {
 	c, err := k.Counters()
 	if err != nil {
@@ -58,7 +59,7 @@ func (s *Probes) Limits(k *Side) ([]error, error) {
 	return limitsReached(&c, w), nil
 }
 
-// limitsReached has an error for each limit, with what it meant.
+// limitsReached returns an error for each limit that was reached, with its effect.
 func limitsReached(c *bpf.TraceCpuCounters, w Walks) (out []error) {
 	if c.NoSlot > 0 {
 		out = append(out, fmt.Errorf("%d events have no stack: more threads were interrupted in a walk than there is memory for walks", c.NoSlot))

@@ -21,29 +21,29 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
-// prologueBytes is how much of a function is looked at to place the probe.
+// prologueBytes is how much of a function is analysed to place the probe.
 const prologueBytes = 64
 
-// Probe is one function that is traced, in one file.
+// Probe is one traced function in one file.
 type Probe struct {
 	Library *hook.Library
-	File    string // as the target sees it
-	Symbol  string // the whole name
+	File    string // path as the target sees it
+	Symbol  string // the full name
 	Offset  uint64 // of the probe from the function's entry, bytes
 
 	Row    *hook.Row
-	Index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
-	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
-	live   bool   // what begins now is in the trace
-	target uint64 // file offset
+	Index  uint32 // index of the entry in the kernel's hook table; for calls, the return is Index+1
+	other  *Probe // the function's other meaning, if row's guard does not hold; it is not attached itself
+	live   bool   // new calls are part of the trace
+	target uint64 // file offset of the probe
 	id     process.FileID
-	open   Opener // of the file
+	open   Opener // opens the file
 }
 
 // Returns reports whether the probe has a return side.
 func (p *Probe) Returns() bool { return p.Row.Paired() }
 
-// file identifies the file of the probe.
+// file returns the identity of the probe's file.
 func (p *Probe) file() fileKey {
 	if p.id == (process.FileID{}) {
 		return fileKey{path: p.File}
@@ -51,7 +51,7 @@ func (p *Probe) file() fileKey {
 	return fileKey{id: p.id}
 }
 
-// fileKey identifies a file: where nothing else is known, by the path that the process has for it.
+// fileKey identifies a file, if necessary by the process's path of it.
 type fileKey struct {
 	id   process.FileID
 	path string
@@ -60,13 +60,13 @@ type fileKey struct {
 // Opener opens a file for probes. The caller closes it.
 type Opener func() (*os.File, error)
 
-// OpenMapped opens what a process has mapped.
+// OpenMapped returns an Opener of a mapped file.
 func OpenMapped(p *process.Process, m *process.Mapping) Opener {
 	mapped := *m
 	return func() (*os.File, error) { return p.OpenFile(&mapped) }
 }
 
-// Label is the function's name for people.
+// Label returns the function's name for people.
 func (p *Probe) Label() string { return p.Row.Label() }
 
 // FindProbes lists the functions of the hook table that a file defines.
@@ -95,7 +95,7 @@ func FindProbes(r *mapped.Region, open Opener) []*Probe {
 func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
 	find := f.Find
 	if row.Program == hook.Mark {
-		find = f.FindExported // of the names that versions of PyTorch have each has one
+		find = f.FindExported // each build has one of the names that versions of PyTorch use
 	}
 	if !row.Prefix {
 		if sym, ok := find(row.Symbol); ok {
@@ -111,7 +111,7 @@ func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
 	return nil
 }
 
-// kindOf is the kind of a row in the kernel's terms, where calls that make no event have kinds of their own.
+// kindOf returns the kernel's kind for a row; calls that make no event have their own kinds.
 func kindOf(r *hook.Row) uint8 {
 	switch r.Program {
 	case hook.SetContext:
@@ -123,7 +123,7 @@ func kindOf(r *hook.Row) uint8 {
 	}
 }
 
-// fillRow writes a row as the kernel's programs read it. deferred: a free is counted by the library below.
+// fillRow writes a row in the form for the kernel's programs. deferred: a free is counted by the library below.
 func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	t := &k.Row[at]
 	t.Kind, t.Layer, t.Object, t.DeviceType = kindOf(r), uint8(r.Layer), uint8(r.Object), uint8(r.DeviceType)
@@ -160,15 +160,15 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 // Probes are all probes of a tracer, in the order of the kernel's table.
 type Probes struct {
 	All     []*Probe
-	Table   bpf.TraceHookTable // as the kernel is to have it
+	Table   bpf.TraceHookTable // the content for the kernel
 	used    uint32
-	ByRow   [MaxHooks]*Probe // nil: the row is free
-	Links   []link.Link      // that are placed, but for those of returns
+	ByRow   [MaxHooks]*Probe // nil: unused row
+	Links   []link.Link      // placed links, except those of returns
 	returns []link.Link
 }
 
-// Add assigns new probes their places in the kernel's table. A file that is mapped twice is hooked once, and so is a function
-// that has two names. A function of two meanings has one probe.
+// Add assigns new probes their places in the kernel's table. A file that is mapped twice, or a function with two names,
+// is hooked once. A function with two meanings has one probe.
 func (s *Probes) Add(probes []*Probe) ([]*Probe, error) {
 	var fresh []*Probe
 	defer s.fill()
@@ -199,7 +199,7 @@ func (s *Probes) Add(probes []*Probe) ([]*Probe, error) {
 	return fresh, nil
 }
 
-// At finds the probe that is in the same place.
+// At returns the probe at the same place.
 func (s *Probes) At(p *Probe) *Probe {
 	for _, q := range s.All {
 		if q.file() == p.file() && q.target == p.target {
@@ -209,13 +209,13 @@ func (s *Probes) At(p *Probe) *Probe {
 	return nil
 }
 
-// sameMeaning reports whether two rows for one function differ in nothing.
+// sameMeaning reports whether two rows for one function are equal.
 func (p *Probe) sameMeaning(q *Probe) bool {
 	same := func(x, y *hook.Row) bool { return x.Guard == y.Guard && x.GuardValue == y.GuardValue }
 	return same(p.Row, q.Row) || p.other != nil && same(p.other.Row, q.Row)
 }
 
-// fill writes the kernel's table anew: whether a call is deferred depends on what else is traced.
+// fill rewrites the kernel's table: whether a call is deferred depends on the other traced functions.
 func (s *Probes) fill() {
 	for row, p := range s.ByRow[:s.used] {
 		fillRow(&s.Table, uint32(row), p.Row, s.traces(p.Row.Library.Below))
@@ -228,7 +228,7 @@ func (s *Probes) fill() {
 	}
 }
 
-// Set says whether what begins from now on is in the trace: from when all probes are attached until the first is taken out.
+// Set sets whether new calls are part of the trace: true once all probes are attached, false before the first is removed.
 func (s *Probes) Set(probes []*Probe, live bool) {
 	for _, p := range probes {
 		p.live = live
@@ -244,8 +244,8 @@ func (s *Probes) traces(l *hook.Library) bool {
 	return l != nil && slices.ContainsFunc(s.All, func(p *Probe) bool { return p.Library == l })
 }
 
-// Attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
-// an error among others; err is set when none could.
+// Attach places the probes in a process's memory or, with pid 0, in that of every process that maps the files. failed
+// has an error for each probe that could not be placed; err is set if none could.
 func (s *Probes) Attach(k *Side, pid int, probes []*Probe) (failed []error, err error) {
 	before := s.placed()
 	for _, file := range ByFile(probes) {
@@ -317,7 +317,7 @@ func (k *Side) program(p *Probe) *ebpf.Program {
 	return k.objs.Enter
 }
 
-// byProgram groups probes by what runs at their entry, in their order.
+// byProgram groups probes by the program at their entry, in their order.
 func (k *Side) byProgram(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
 	at := map[*ebpf.Program]int{}
@@ -333,8 +333,8 @@ func (k *Side) byProgram(probes []*Probe) [][]*Probe {
 	return out
 }
 
-// attachSide attaches the entry or the return side of probes, all of one program: with one link where the kernel can, else, or when one of them
-// is refused, each with its own.
+// attachSide attaches the entry or the return side of probes that use one program: with one link if the kernel supports
+// that, or each with its own link if it does not or rejects one of them.
 func (s *Probes) attachSide(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool) []error {
 	if len(probes) == 0 {
 		return nil
@@ -358,7 +358,7 @@ func (s *Probes) attachSide(k *Side, ex *link.Executable, pid int, probes []*Pro
 	return failed
 }
 
-// keep keeps the link of a side that was placed.
+// keep stores the link of a placed side.
 func (s *Probes) keep(l link.Link, ret bool) {
 	if ret {
 		s.returns = append(s.returns, l)
@@ -367,7 +367,7 @@ func (s *Probes) keep(l link.Link, ret bool) {
 	}
 }
 
-// placed is how many links there are.
+// placed returns the number of links.
 func (s *Probes) placed() int { return len(s.Links) + len(s.returns) }
 
 func attachMany(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool) (link.Link, error) {
@@ -393,7 +393,7 @@ func attachOne(k *Side, ex *link.Executable, pid int, p *Probe, ret bool) (link.
 	return ex.Uprobe(p.Symbol, k.program(p), o)
 }
 
-// AttachLinker places the probe that notices libraries come and go.
+// AttachLinker places the probe that detects loaded and unloaded libraries.
 func (k *Side) AttachLinker(open Opener, offset uint64, pid int) (link.Link, error) {
 	ex, f, err := openExecutable(open)
 	if err != nil {
@@ -406,7 +406,7 @@ func (k *Side) AttachLinker(open Opener, offset uint64, pid int) (link.Link, err
 	return ex.Uprobe(LinkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
 }
 
-// cookie is the row of the kernel's hook table that a side of the probe uses.
+// cookie returns the row of the kernel's hook table for a side of the probe.
 func (p *Probe) cookie(ret bool) uint64 {
 	if ret {
 		return uint64(p.Index) + 1
@@ -414,18 +414,19 @@ func (p *Probe) cookie(ret bool) uint64 {
 	return uint64(p.Index)
 }
 
-// Detach takes all probes out, those of returns first: no return is seen without its entry. The target runs at full speed afterwards.
+// Detach removes all probes, those of returns first, so that no return is seen without its entry. Afterwards the target
+// runs at full speed.
 func (s *Probes) Detach() error {
 	err := errors.Join(closeAll(s.returns), closeAll(s.Links))
 	s.returns, s.Links = nil, nil
 	return err
 }
 
-// closedAtOnce is how many links are closed at a time: each takes a thread of ours while it waits.
+// closedAtOnce is the number of links closed at a time: each blocks one of our threads while it waits.
 const closedAtOnce = 64
 
-// closeAll closes links together: for each the kernel waits until no program of it can run any more, some 100 ms, and those that are closed
-// at one time wait at one time.
+// closeAll closes links concurrently: for each, the kernel waits about 100 ms, until no program of it can run any more,
+// and concurrent waits overlap.
 func closeAll(links []link.Link) error {
 	errs := make([]error, len(links))
 	for begin := 0; begin < len(links); begin += closedAtOnce {
@@ -438,6 +439,6 @@ func closeAll(links []link.Link) error {
 	return errors.Join(errs...)
 }
 
-// LinkerBreak is the function that the dynamic linker calls when it has added or removed libraries, of glibc and of musl (link.h,
-// r_brk).
+// LinkerBreak is the function that the dynamic linkers of glibc and of musl call after adding or removing libraries
+// (link.h, r_brk).
 const LinkerBreak = "_dl_debug_state"

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// maxPrologue bounds how far into a function the probe may move, in instructions.
+// maxPrologue limits how far into a function the probe may move, in instructions.
 const maxPrologue = 16
 
-// argumentRegisters are those of the System V x86-64 calling convention, in every width.
+// argumentRegisters are the argument registers of the System V x86-64 calling convention, in every width.
 var argumentRegisters = map[x86asm.Reg]bool{}
 
 func init() {
@@ -27,13 +27,13 @@ func init() {
 	}
 }
 
-// readOnly are the instructions that write no register, so that their first operand need not be looked at.
+// readOnly are the instructions that write no register, so that their first operand need not be checked.
 var readOnly = []x86asm.Op{x86asm.CMP, x86asm.TEST, x86asm.NOP}
 
-// attachOffset is where in a function, bytes from its entry, the probe costs least: the first instruction that the kernel
-// emulates (arch/x86/kernel/uprobes.c) instead of single-stepping it, which costs several
-// microseconds on a virtual machine. Up to there the code runs in a straight line, changes no argument and not the stack
-// pointer, so the arguments and the return address are where they are at the entry. 0 when there is none.
+// attachOffset returns the offset in a function, bytes from its entry, at which the probe is cheapest: that of the first
+// instruction that the kernel emulates (arch/x86/kernel/uprobes.c) instead of single-stepping it, which takes several
+// microseconds on a virtual machine. Up to there the code is straight and changes neither an argument nor the stack
+// pointer, so arguments and return address are the same as at the entry. It returns 0 when there is no such instruction.
 func attachOffset(code []byte) uint64 {
 	at := 0
 	for range maxPrologue {
@@ -59,9 +59,9 @@ func attachOffset(code []byte) uint64 {
 	return 0
 }
 
-// emulated reports whether the kernel carries an instruction out itself: of pushes those of a register, of jumps and calls those
-// to an address that the instruction has. Conditional jumps are left out, although it does them too: one can close a loop, and
-// then the probe would be hit more than once in a call.
+// emulated reports whether the kernel emulates an instruction: a push of a register, or a jump or call to an address in
+// the instruction. It excludes conditional jumps, although the kernel emulates them: one can close a loop, and then the
+// probe would be hit several times per call.
 func emulated(inst x86asm.Inst) bool {
 	switch inst.Op {
 	case x86asm.NOP:
@@ -77,12 +77,12 @@ func emulated(inst x86asm.Inst) bool {
 	}
 }
 
-// endbr64 is f3 0f 1e fa, the landing pad of indirect branches (CET).
+// endbr64 reports whether code begins with f3 0f 1e fa, the landing pad of indirect branches (CET).
 func endbr64(code []byte) bool {
 	return len(code) >= 4 && code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa
 }
 
-// straight are the instructions that a prologue is known to have before its first push. What is not here ends the search.
+// straight are the instructions that prologues are known to contain before their first push. Any other one ends the search.
 var straight = []x86asm.Op{
 	x86asm.MOV, x86asm.MOVSX, x86asm.MOVSXD, x86asm.MOVZX, x86asm.LEA, x86asm.CMP, x86asm.TEST, x86asm.XOR, x86asm.SUB, x86asm.ADD,
 	x86asm.AND, x86asm.OR,

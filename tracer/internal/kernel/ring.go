@@ -17,19 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedRing is the memory that the kernel shares of a ring (kernel/bpf/ringbuf.c): a page with the position of the reader, one with that of the
-// writers, then the data. A record that begins at its end goes on at its beginning; the kernel would show the data twice for that, which would
-// count twice as memory of ours.
+// sharedRing is the shared memory of a ring (kernel/bpf/ringbuf.c): a page with the reader's position, one with the
+// writers', then the data. A record can wrap around the end. The kernel could map the data twice to avoid that, but the
+// second mapping would count as memory of ours.
 type sharedRing struct {
 	read, written *uint64
 	data          []byte
 	mask          uint64
-	mark          uint64 // where it was reserved at the noted moment
+	mark          uint64 // reserved up to here at the noted moment
 	consumer      []byte
 	producer      []byte
 }
 
-// mapRing maps a ring of so many bytes.
+// mapRing maps a ring with this number of bytes.
 func mapRing(fd, bytes int) (*sharedRing, error) {
 	g := &sharedRing{mask: uint64(bytes - 1)}
 	page := os.Getpagesize()
@@ -53,7 +53,8 @@ func (g *sharedRing) unmap() {
 	}
 }
 
-// head is the head of the record at a position: its length, and whether it is written yet. Heads lie at multiples of 8 bytes, in one piece.
+// head returns the head of the record at a position: its length, and whether it is complete. Heads are at multiples of
+// 8 bytes and never wrap around.
 func (g *sharedRing) head(at uint64) uint32 {
 	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&g.data[at&g.mask])))
 }
@@ -66,7 +67,7 @@ func (g *sharedRing) copyTo(b []byte, at, length uint64) []byte {
 	return append(b, g.data[:length-first]...)
 }
 
-// after is the position behind a record.
+// after returns the position after a record.
 func after(at, length uint64) uint64 { return at + (length+unix.BPF_RINGBUF_HDR_SZ+7)&^7 }
 
 // oneReader reads the records of one ring.
@@ -74,7 +75,7 @@ type oneReader struct {
 	ring     *sharedRing
 	epoll    int
 	deadline time.Time
-	waited   bool // the ring is read until it is empty before it is waited again
+	waited   bool // the ring is read until it is empty before the next wait
 	over     bool // the deadline has passed
 }
 
@@ -130,7 +131,7 @@ func (r *oneReader) ReadInto(record *ringbuf.Record) error {
 	}
 }
 
-// take reads the next record. It waits for one that is reserved and not written yet.
+// take reads the next record. It waits for a record that is reserved and not complete.
 func (r *oneReader) take(record *ringbuf.Record) bool {
 	g := r.ring
 	for at := atomic.LoadUint64(g.read); at != atomic.LoadUint64(g.written); {
@@ -154,10 +155,10 @@ func (r *oneReader) take(record *ringbuf.Record) bool {
 	return false
 }
 
-// busyPause is how long a record is waited for that is reserved and not written yet, which takes a microsecond unless its writer lost the CPU.
+// busyPause is the pause while waiting for an incomplete record, which takes a microsecond unless its writer lost the CPU.
 const busyPause = 50 * time.Microsecond
 
-// waitFor returns at the deadline, or when the kernel says that there is something that cannot wait.
+// waitFor returns at the deadline, or when the kernel signals something urgent.
 func waitFor(epoll int, deadline time.Time) error {
 	left := max(0, time.Until(deadline))
 	var events [maxRings]unix.EpollEvent

@@ -25,16 +25,17 @@ import (
 )
 
 const (
-	// groupCPUs is how many CPUs share a ring: about as many as its lock takes without waiting (docs/one-ring.md), and maxRings how
-	// many rings there are at most (MAX_RINGS of bpf/limits.h).
+	// groupCPUs is the number of CPUs that share a ring: about as many as can use its lock without waiting
+	// (docs/one-ring.md). maxRings is the maximum number of rings (MAX_RINGS of bpf/limits.h).
 	groupCPUs = 8
 	maxRings  = 8
-	// recordTime is where a record has its time, bytes: every kind at the same place (bpf/records.h).
+	// recordTime is the offset of the time in a record, the same for every kind (bpf/records.h), bytes.
 	recordTime = uint64(unsafe.Offsetof(bpf.TraceRecordEvent{}.Time))
 )
 
-// ringGroups is how many groups of CPUs have a ring, a power of two, and the logarithm of how many CPUs are a group. wanted 0: by the number
-// of CPUs that are online, of which last is the highest number. No groups: all have one.
+// ringGroups returns the number of groups of CPUs with their own ring, a power of two, and the logarithm of the number
+// of CPUs in a group. If wanted is 0, the number of online CPUs decides; last is the highest CPU number. Zero groups
+// means that all CPUs share one ring.
 func ringGroups(wanted, online, last int) (groups, shift int) {
 	if wanted == 0 {
 		wanted = online / groupCPUs
@@ -49,16 +50,16 @@ func ringGroups(wanted, online, last int) (groups, shift int) {
 	return groups, shift
 }
 
-// groupsHere is ringGroups of this machine.
+// groupsHere returns ringGroups for this machine.
 func groupsHere(wanted int) (groups, shift int) {
 	online, last := onlineCPUs()
 	return ringGroups(wanted, online, last)
 }
 
-// groupBytes is how large the ring of a group is, of what one ring would have: a process uses several.
+// groupBytes returns the size of a group's ring, given the size of a single ring: a process uses several.
 func groupBytes(ring int) int { return max(ring/2, os.Getpagesize()) }
 
-// openRings opens the one ring, or makes those of groups.
+// openRings opens the single ring, or creates those of groups.
 func (k *Side) openRings(bytes, groups int) (err error) {
 	if groups == 0 {
 		k.reader, err = newOneReader(k.objs.Ring, bytes)
@@ -72,8 +73,8 @@ func (k *Side) openRings(bytes, groups int) (err error) {
 	return err
 }
 
-// onlineCPUs reads how many CPUs are online, and the highest number (Documentation/admin-guide/cputopology.rst). Where that cannot be read it
-// is one.
+// onlineCPUs returns the number of online CPUs and the highest CPU number (Documentation/admin-guide/cputopology.rst).
+// If they cannot be read, it assumes one CPU.
 func onlineCPUs() (n, last int) {
 	text, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -82,7 +83,7 @@ func onlineCPUs() (n, last int) {
 	return parseCPUs(strings.TrimSpace(string(text)))
 }
 
-// parseCPUs counts the CPUs of a list such as 0-3,8.
+// parseCPUs counts the CPUs in a list such as 0-3,8.
 func parseCPUs(list string) (n, last int) {
 	for part := range strings.SplitSeq(list, ",") {
 		from, to, ok := strings.Cut(part, "-")
@@ -99,7 +100,7 @@ func parseCPUs(list string) (n, last int) {
 	return n, last
 }
 
-// makeRings makes the rings of groups, and gives them to the programs.
+// makeRings creates the rings of groups and passes them to the programs.
 func makeRings(groups, bytes int, outer *ebpf.Map) (rings []*ebpf.Map, err error) {
 	defer func() {
 		if err != nil {
@@ -127,38 +128,38 @@ func closeMaps(maps []*ebpf.Map) {
 	}
 }
 
-// recordReader reads records in the order in which they happened. ReadInto waits until the deadline for one, and then says that there is none
-// by os.ErrDeadlineExceeded: then all was read that happened before it was called.
+// recordReader reads records in the order in which they happened. ReadInto waits for one until the deadline; then it
+// returns os.ErrDeadlineExceeded, which means that everything from before the call was read.
 type recordReader interface {
 	ReadInto(*ringbuf.Record) error
 	SetDeadline(time.Time)
 	Close() error
 }
 
-// groupReader puts the rings of groups of CPUs together by the times of their records.
+// groupReader merges the rings of groups of CPUs by the times of their records.
 //
-// What is read of all rings, each up to where it was reserved at a moment, has every event up to that moment: the time of an event is read once
-// it is reserved. The time of any other record, a stack, a code object, what became of a process, is read just before, so one can be missing of
-// which the time is earlier; but what refers to it comes later, with a later time than the moment. So records up to the moment are in order, and
-// the rest waits for the next.
+// When every ring was read up to its reserved end at one moment, all events up to that moment are known, because an
+// event's time is read after its record is reserved. For other records (stacks, code objects, ends of processes) the
+// time is read just before, so an earlier one can be missing; but whatever refers to it comes later, with a time after
+// that moment. So records up to the moment are returned in order, and the rest waits for the next moment.
 type groupReader struct {
 	rings    []*sharedRing
 	epoll    int
 	deadline time.Time
 	now      func() uint64 // CLOCK_MONOTONIC, ns
 
-	noted   uint64 // the moment at which the rings are read up to their marks; 0: none
-	until   uint64 // records up to here are in order
-	looked  bool   // since the last wait
+	noted   uint64 // the moment up to which the rings are read, to their marks; 0: none
+	until   uint64 // records up to this time are in order
+	looked  bool   // the rings were checked since the last wait
 	records []groupRecord
-	next    int // of them
+	next    int // index of the next one
 	data    []byte
 	spare   []byte
 }
 
 type groupRecord struct {
 	time    uint64
-	at, end int // in data
+	at, end int // offsets in data
 }
 
 // newGroupReader reads rings of so many bytes.
@@ -244,7 +245,7 @@ func (r *groupReader) take(record *ringbuf.Record) bool {
 	return true
 }
 
-// collect reads all rings up to where they were at a moment, and puts what it has in order. It is false when a record is not written yet.
+// collect reads all rings up to their ends at one moment, and sorts the records. It returns false if a record is incomplete.
 func (r *groupReader) collect() bool {
 	if r.noted == 0 {
 		r.noted = r.now()
@@ -265,7 +266,7 @@ func (r *groupReader) collect() bool {
 	return true
 }
 
-// compact drops the records that were taken.
+// compact drops the records that were returned.
 func (r *groupReader) compact() {
 	r.data, r.spare = r.spare[:0], r.data
 	left := r.records[r.next:]
@@ -277,7 +278,7 @@ func (r *groupReader) compact() {
 	r.records, r.next = r.records[:len(left)], 0
 }
 
-// drain reads a ring up to its mark. It is false when it has come to a record that is not written yet.
+// drain reads a ring up to its mark. It returns false at an incomplete record.
 func (r *groupReader) drain(g *sharedRing) bool {
 	for at := atomic.LoadUint64(g.read); at < g.mark; {
 		head := g.head(at)

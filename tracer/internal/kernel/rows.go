@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rows is the kernel's table of unwind rows: those of all files, one behind the other, in chunks. The rows go into the
-// kernel as they come; here is only what the last chunk has. It needs no program loaded before link.
+// Rows is the kernel's table of unwind rows: those of all files, one after the other, in chunks. Rows are written to
+// the kernel as they arrive; only those of the last chunk are kept here. Before link, no program needs to be loaded.
 type Rows struct {
 	rules  ruleTable
-	Used   uint32 // rows in all
+	Used   uint32 // total number of rows
 	chunks []*ebpf.Map
-	linked int       // of them, those that the programs see
-	outer  *ebpf.Map // of the programs
-	last   []uint64  // the rows of the last chunk
+	linked int       // number of rows that the programs see
+	outer  *ebpf.Map // the programs' map of chunks
+	last   []uint64  // rows of the last chunk
 	stale  bool      // the last chunk lacks some of them
 }
 
-// Add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
+// Add adds a file's rows, which become [lo, hi) of the table. Rows that an error leaves behind are never referred to.
 func (s *Rows) Add(table *unwind.Table) (lo, hi uint32, err error) {
 	if uint64(s.Used)+uint64(len(table.Rows)) > maxRows {
 		return 0, 0, fmt.Errorf("%d unwind rows, with those of other files more than %d", len(table.Rows), maxRows)
@@ -52,7 +52,7 @@ func (s *Rows) Add(table *unwind.Table) (lo, hi uint32, err error) {
 	return lo, s.Used, nil
 }
 
-// flush writes the last chunk. Rows that were in it before are written again as they are, so that a probe may read them.
+// flush writes the last chunk. Existing rows are rewritten unchanged, so that a probe may read them meanwhile.
 func (s *Rows) flush() error {
 	if !s.stale {
 		return nil
@@ -74,12 +74,12 @@ func (s *Rows) flush() error {
 	return nil
 }
 
-// link makes the programs see all rows, in their map of chunks.
+// link makes all rows visible to the programs, through their map of chunks.
 func (s *Rows) link(outer *ebpf.Map) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
-	if outer != s.outer { // of other programs, which the kernel refused
+	if outer != s.outer { // the map of other programs, which the kernel rejected
 		s.linked, s.outer = 0, outer
 	}
 	var keys, values []uint32
@@ -93,8 +93,8 @@ func (s *Rows) link(outer *ebpf.Map) error {
 	return nil
 }
 
-// putChunks stores maps in a map at once: after each call the kernel waits until no program can be running that has seen
-// the state before, some 10 ms. Kernels before 5.14 take them one by one only.
+// putChunks stores several maps in a map of maps with one call, because after each call the kernel waits about 10 ms,
+// until no program that saw the old state can be running. Kernels before 5.14 only store one at a time.
 func putChunks(outer *ebpf.Map, keys, values []uint32) error {
 	if len(keys) == 0 {
 		return nil
@@ -111,14 +111,14 @@ func putChunks(outer *ebpf.Map, keys, values []uint32) error {
 	return nil
 }
 
-// Close closes the chunks: what the programs see stays until they are unloaded.
+// Close closes the chunks; those that the programs see exist until the programs are unloaded.
 func (s *Rows) Close() {
 	for _, m := range s.chunks {
 		m.Close()
 	}
 }
 
-// ruleTable numbers the different unwind rules of all files. The kernel holds it as one array.
+// ruleTable numbers the different unwind rules of all files. The kernel stores it as one array.
 type ruleTable struct {
 	index map[uint64]uint32
 	rules []uint64
@@ -140,7 +140,7 @@ func (t *ruleTable) number(rule uint64) (uint32, bool) {
 	return n, true
 }
 
-// numbers returns the number of each rule of a file in the common table, in the half of a row where it belongs.
+// numbers returns, for each rule of a file, its number in the common table, shifted to its half of a row.
 func (t *ruleTable) numbers(table *unwind.Table) ([]uint64, error) {
 	global := make([]uint64, len(table.Rules))
 	for i, rule := range table.Rules {

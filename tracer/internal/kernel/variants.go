@@ -16,20 +16,20 @@ import (
 	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
-// variant is a form of the kernel side, by what the one that asks most of the kernel does without.
+// variant is a form of the kernel side that does without some kernel feature.
 type variant struct {
 	name string // for people
 	less func(*Options)
 }
 
-// variants are tried in this order until the kernel takes one. One that is the same as the one before it is left out.
+// variants are tried in this order until the kernel accepts one. A variant that equals the previous one is skipped.
 var variants = []variant{
 	{"that read memory in place", func(*Options) {}},
 	{"that copy memory", func(o *Options) { o.Direct = bpf.TraceDirectMap{} }},
 	{"that copy memory, without bpf_find_vma", func(o *Options) { o.Direct, o.NoFindVMA = bpf.TraceDirectMap{}, true }},
 }
 
-// refusal is a variant that the kernel did not take.
+// refusal is a variant that the kernel rejected.
 type refusal struct {
 	name string
 	err  error
@@ -41,13 +41,14 @@ func (r refusal) Error() string {
 
 func (r refusal) Unwrap() error { return r.err }
 
-// Load loads the programs and maps in the first form that the kernel takes, of those that do without more and more. inPlace: one that
-// copies memory will not do. used is the form, refused says which were not taken. The error is that of the last one.
+// Load loads the programs and maps in the first form that the kernel accepts, trying forms that require less and less. inPlace:
+// forms that copy memory are not acceptable. used is the loaded form, refused has the rejected ones. The error is the last form's.
 func Load(most Options, inPlace bool) (k *Side, used Options, refused []error, err error) {
 	return loadVariant(variants, most, inPlace, load)
 }
 
-// loadVariant loads the first of the variants that the kernel takes. inPlace: no other will do. The error is that of the last one.
+// loadVariant loads the first of the variants that the kernel accepts. inPlace: no variant that copies is acceptable.
+// The error is the last one's.
 func loadVariant(variants []variant, most Options, inPlace bool, load func(Options) (*Side, error)) (*Side, Options, []error, error) {
 	var refused []error
 	var before Options
@@ -74,16 +75,16 @@ func loadVariant(variants []variant, most Options, inPlace bool, load func(Optio
 	return nil, before, refused, last
 }
 
-// isRefused reports whether another variant may be taken: not for want of rights.
+// isRefused reports whether another variant may be accepted; missing rights affect all variants.
 func isRefused(err error) bool {
 	var v *ebpf.VerifierError
 	return errors.As(err, &v) || !errors.Is(err, unix.EPERM)
 }
 
-// shownError is how much of an error is said, bytes: the kernel's own can be a page.
+// shownError is how much of an error is shown, bytes: the kernel's own can be a page long.
 const shownError = 200
 
-// Shortened is the first line of an error.
+// Shortened returns the first line of an error, shortened.
 func Shortened(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	if len(line) > shownError {

@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package mapped knows the code that a process has mapped: its files, each opened once, their unwind tables, and the regions of memory
-// in which they are.
+// Package mapped tracks the code that a process has mapped: its files, each opened once, their unwind tables, and their
+// regions of memory.
 package mapped
 
 import (
@@ -25,37 +25,37 @@ import (
 	"github.com/gputrace/gputrace/unwind"
 )
 
-// File is one file that the target executes, opened once. It stays usable after the target has ended.
+// File is one file that the target executes. It is opened once, and stays usable after the target has ended.
 type File struct {
 	Symbols *symbolize.File
-	Path    string // as the target sees it
+	Path    string // path as the target sees it
 	Err     error  // why the file or its unwind information is missing
 	RowLo   uint32 // its rows in the kernel: [RowLo, RowHi)
 	RowHi   uint32
-	code    uint64 // bytes of code mapped
+	code    uint64 // bytes of mapped code
 	ID      process.FileID
 
-	blockSites []inspect.BlockSite // of an allocator's library, once looked for
+	blockSites []inspect.BlockSite // for an allocator's library, once searched
 }
 
-// Key identifies a file while it is mapped: two mappings of one file share it. A file that is made later can have the same
-// number and path.
+// Key identifies a file while it is mapped; all its mappings have the same key. A file created later can have the same
+// inode number and path.
 type Key struct {
 	device string
 	inode  uint64
 	path   string
 }
 
-// KeyOf is the key of the file that is mapped.
+// KeyOf returns the key of a mapped file.
 func KeyOf(m *process.Mapping) Key { return Key{m.Device, m.Inode, m.Path} }
 
-// Region is one executable mapping of the target with what is known of it.
+// Region is one executable mapping of the target, with its file.
 type Region struct {
 	process.Mapping
 	File   *File
 	Module *event.Module
 	Bias   uint64
-	Since  uint64 // number of the change of the code at which it has taken the place of other code; 0: it has not
+	Since  uint64 // number of the code change at which it replaced other code; 0: it did not
 }
 
 // Files keeps every file that was ever mapped executable.
@@ -63,26 +63,26 @@ type Files struct {
 	target *process.Process
 	cache  *unwind.Cache
 	rows   tableStore               // of all processes
-	files  map[process.FileID]*File // likewise
+	files  map[process.FileID]*File // of all processes
 	byKey  map[Key]*File
-	Cached int     // tables that came from the cache
+	Cached int     // number of tables that came from the cache
 	failed []error // why unwind information of a file is not in the kernel
 }
 
-// maxVDSO bounds what is read as the vdso; Linux's has two pages.
+// maxVDSO limits how much is read as the vdso; Linux's has two pages.
 const maxVDSO = 64 << 10
 
-// NewFiles begins with the files of other processes. Unwind tables are kept in cacheDir.
+// NewFiles returns the files of a process; files has those of other processes. Unwind tables are cached in cacheDir.
 func NewFiles(p *process.Process, cacheDir string, rows tableStore, files map[process.FileID]*File) *Files {
 	return &Files{target: p, cache: &unwind.Cache{Dir: cacheDir}, rows: rows, files: files, byKey: map[Key]*File{}}
 }
 
-// tableStore is where unwind tables go: into the kernel.
+// tableStore stores unwind tables, in the kernel.
 type tableStore interface {
 	Add(table *unwind.Table) (lo, hi uint32, err error)
 }
 
-// Regions lists the executable mappings, opens the files that are new and builds their unwind tables, all cores at work.
+// Regions lists the executable mappings, opens new files, and builds their unwind tables on all cores.
 func (o *Files) Regions(maps []process.Mapping) []Region {
 	var out []Region
 	var fresh []*File
@@ -107,7 +107,7 @@ func (o *Files) Regions(maps []process.Mapping) []Region {
 	return out
 }
 
-// shared is a file that another process has mapped too; nil: none has.
+// shared returns a file that another process has mapped too; nil: none has.
 func (o *Files) shared(id process.FileID) *File {
 	if id == (process.FileID{}) {
 		return nil
@@ -115,7 +115,7 @@ func (o *Files) shared(id process.FileID) *File {
 	return o.files[id]
 }
 
-// NewRegion makes the region of a mapping of a file.
+// NewRegion returns the region of a mapping of a file.
 func NewRegion(m process.Mapping, obj *File) Region {
 	r := Region{Mapping: m, File: obj, Module: &event.Module{Path: m.Path, Start: m.Start, Limit: m.End, Offset: m.Offset}}
 	if obj.Symbols == nil {
@@ -131,7 +131,7 @@ func NewRegion(m process.Mapping, obj *File) Region {
 	return r
 }
 
-// Open opens the file of a mapping, or says in it why it cannot.
+// Open opens the file of a mapping, or records in it why that failed.
 func (o *Files) Open(m *process.Mapping) *File {
 	if m.Path == "[vdso]" {
 		image := make([]byte, min(m.End-m.Start, maxVDSO))
@@ -156,11 +156,11 @@ func (o *Files) Open(m *process.Mapping) *File {
 	return &File{Symbols: file, Err: err}
 }
 
-// debugFiles is where the tracer's own file system has debug files: other paths of a target in a container mean nothing there.
+// debugFiles is the only folder in the tracer's own file system that is searched for debug files: other paths of a
+// target in a container refer to other files here.
 const debugFiles = "/usr/lib/debug/"
 
-// openOurs opens a debug file of the tracer's own file system, which is where a debugger's files are when the target runs in a
-// container.
+// openOurs opens a debug file in the tracer's own file system, where debug files are installed if the target runs in a container.
 func openOurs(path string) (*os.File, error) {
 	if !strings.HasPrefix(filepath.Clean(path), debugFiles) {
 		return nil, fmt.Errorf("open %s: not in %s", path, debugFiles)
@@ -176,7 +176,7 @@ func openOurs(path string) (*os.File, error) {
 	return f, nil
 }
 
-// built is an unwind table that was made, or why not.
+// built is the result of building an unwind table.
 type built struct {
 	object *File
 	table  *unwind.Table // nil: no unwind information
@@ -184,8 +184,8 @@ type built struct {
 	err    error
 }
 
-// build makes the unwind tables of new files, the largest first so that the cores end together. Each goes into the kernel as
-// soon as it is made, so that they are never in memory together.
+// build builds the unwind tables of new files, the largest first so that all cores finish together. Each table is
+// written to the kernel as soon as it is built, so that they are never in memory together.
 func (o *Files) build(fresh []*File) {
 	work, done := make(chan *File), make(chan built)
 	var wg sync.WaitGroup
@@ -214,7 +214,7 @@ func (o *Files) build(fresh []*File) {
 	}
 }
 
-// keep puts a table into the kernel.
+// keep writes a table to the kernel.
 func (o *Files) keep(b built) {
 	if b.err != nil {
 		b.object.Err = b.err
@@ -233,9 +233,9 @@ func (o *Files) keep(b built) {
 	b.object.RowLo, b.object.RowHi = lo, hi
 }
 
-// Prepare makes the unwind tables of what a process has mapped and keeps them in dir (Options.CacheDir), where an attach finds them:
-// a program that was never seen takes seconds, in which nobody reads the ring. It may run beside anything. What goes wrong is the attach's
-// to report.
+// Prepare builds the unwind tables of the libraries that a process has mapped and stores them in dir
+// (Options.CacheDir), where an attach finds them. For an unknown program this takes seconds, during which an attach
+// would not read the ring. It may run concurrently with everything else. It ignores errors, which the attach reports.
 func Prepare(p *process.Process, dir string) {
 	maps, err := p.Maps()
 	if err != nil || dir == "" {
@@ -256,14 +256,14 @@ func Prepare(p *process.Process, dir string) {
 	}
 }
 
-// TakeFailed returns, once each, why unwind information of a file is not in the kernel.
+// TakeFailed returns, each one once, the reasons why unwind information of a file is not in the kernel.
 func (o *Files) TakeFailed() []error {
 	failed := o.failed
 	o.failed = nil
 	return failed
 }
 
-// BlockSites are the places of an allocator's library from which blocks are reported; none: it is an unknown build.
+// BlockSites returns the places in an allocator's library from which blocks are reported; none for an unknown build.
 func (o *File) BlockSites() []inspect.BlockSite {
 	if o.blockSites == nil {
 		o.blockSites, _ = inspect.BlockSites(o.Symbols)
@@ -271,7 +271,7 @@ func (o *File) BlockSites() []inspect.BlockSite {
 	return o.blockSites
 }
 
-// Release releases the memory that is only needed while names are looked up.
+// Release frees the memory that is needed only while names are looked up.
 func (o *Files) Release() {
 	for _, obj := range o.byKey {
 		if obj.Symbols != nil {
@@ -280,7 +280,7 @@ func (o *Files) Release() {
 	}
 }
 
-// Find finds the mapping of a pc among regions sorted by address.
+// Find returns the mapping of a pc, among regions sorted by address.
 func Find(regions []Region, pc uint64) *Region {
 	i, found := slices.BinarySearchFunc(regions, pc, func(r Region, pc uint64) int {
 		switch {
@@ -297,9 +297,10 @@ func Find(regions []Region, pc uint64) *Region {
 	return &regions[i]
 }
 
-// First chooses the mappings that the kernel has room for, at most so many, and is all of them mostly: the program, which lies below all
-// libraries, and those at the highest addresses, because Linux puts a new one below those that are there. Programs with so many
-// have compiled thousands of small libraries at run time. In the others stacks stop, and say so.
+// First selects at most the given number of mappings, for the kernel's limited table: usually all of them, otherwise
+// the program, which is below all libraries, and those at the highest addresses, because Linux puts new mappings below
+// existing ones. Programs with so many mappings have compiled thousands of small libraries at run time. Stacks stop in
+// the mappings that are left out, and say so.
 func First(regions []Region, most int) []Region {
 	if len(regions) <= most {
 		return regions
@@ -311,7 +312,7 @@ func First(regions []Region, most int) []Region {
 	return slices.Concat(regions[:program], regions[len(regions)-most+program:])
 }
 
-// Overlapping returns those of a sorted list that share an address with a region.
+// Overlapping returns the regions of a sorted list that overlap a region.
 func Overlapping(sorted []Region, r *Region) []Region {
 	from, _ := slices.BinarySearchFunc(sorted, r.Start, func(s Region, start uint64) int {
 		if s.End <= start {
@@ -326,7 +327,7 @@ func Overlapping(sorted []Region, r *Region) []Region {
 	return sorted[from:to]
 }
 
-// Same reports whether the executable mappings are those that the kernel knows.
+// Same reports whether the executable mappings equal the regions.
 func Same(regions []Region, maps []process.Mapping) bool {
 	i := 0
 	for _, m := range maps {
