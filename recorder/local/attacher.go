@@ -12,10 +12,10 @@ import (
 	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
-// attacher is what the source asks of the tracer, as which its methods are documented. The tracer needs root and a kernel; the tests
-// of finding and starting processes make their own.
+// attacher has the tracer's methods that the source uses, with the same meaning. The tracer needs root and a kernel;
+// tests of finding and starting processes have their own attacher.
 type attacher interface {
-	// Processes: which are traced, and which are to be.
+	// Processes: traced ones and new ones.
 	Ready() error
 	Add(p *process.Process) (traced, error)
 	Expect(p *process.Process) error
@@ -35,14 +35,14 @@ type attacher interface {
 	Stop()
 	Close() error
 
-	// Texts, and the rights that an attach has.
+	// Texts, and the rights of an attach.
 	Memory() directmap.Use
 	Notices() []string
 	Warnings() []error
 	DropRights(also uint64) error
 }
 
-// traced is what the source asks of a tracer.Target.
+// traced has the methods of tracer.Target that the source uses.
 type traced interface {
 	PID() uint32
 	Process() *process.Process
@@ -58,10 +58,10 @@ type traced interface {
 	CellText(name string) (text string, ok bool)
 }
 
-// kernel is the attacher of this machine.
+// kernel is the attacher that uses this machine's kernel.
 type kernel struct{ *tracer.Tracer }
 
-// Add implements attacher: without a target, traced is nil.
+// Add implements attacher. Without a target it returns a nil traced.
 func (k kernel) Add(p *process.Process) (traced, error) {
 	t, err := k.Tracer.Add(p)
 	if t == nil {

@@ -21,34 +21,34 @@ import (
 	"github.com/gputrace/gputrace/tracer"
 )
 
-// maxArguments is how much of a command line an expression is compared with.
+// maxArguments is how much of a command line is matched with an expression.
 const maxArguments = 256
 
-// searchEvery is how often --name and --all look for processes that have come since.
+// searchEvery is the interval at which --name and --all look for new processes.
 const searchEvery = time.Second
 
-// searchShare is the part of the time that looking may take: on a machine with very many processes it is done less often.
+// searchShare is the maximum share of the time for the search: on a machine with very many processes it runs less often.
 const searchShare = 0.01
 
-// search finds the processes that Options.Name and All mean.
+// search finds the processes that Options.Name and All select.
 type search struct {
 	opts *recorder.Options
 	seen map[int]seenProcess
-	next time.Time // when to look again; zero: there was no look
+	next time.Time // when to search next; zero: not searched yet
 
-	preparing map[int]bool // processes whose tables are being made
+	preparing map[int]bool // processes whose tables are being built
 	prepared  chan *process.Process
 	slot      chan struct{}  // one at a time
-	failed    map[int]uint64 // processes that could not be attached to, with their start times: it is said once
+	failed    map[int]uint64 // processes that could not be attached to, by PID with their start times: the error is shown once
 }
 
-// seenProcess is what was seen of a process.
+// seenProcess is what is known of a process from earlier searches.
 type seenProcess struct {
-	pages uint64 // of code: they tell what it has loaded
-	begun bool   // since the first look
+	pages uint64 // number of code pages, which shows whether code was loaded
+	begun bool   // it began after the first search
 }
 
-// newSearch is nil where options ask for none.
+// newSearch returns nil if the options select no processes to search for.
 func newSearch(o *recorder.Options) *search {
 	if o.Name == nil && !o.All {
 		return nil
@@ -59,7 +59,7 @@ func newSearch(o *recorder.Options) *search {
 	}
 }
 
-// scan finds what is new since the last time: processes that began, and those that have loaded code.
+// scan returns processes that began, or loaded code, since the last scan.
 func (s *search) scan() ([]*process.Process, error) {
 	begin := time.Now()
 	all, err := running()
@@ -82,7 +82,7 @@ func (s *search) scan() ([]*process.Process, error) {
 	return out, nil
 }
 
-// running lists the processes of this machine but this one.
+// running lists the processes of this machine, except this one.
 func running() ([]*process.Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -94,14 +94,15 @@ func running() ([]*process.Process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if p, err := process.Open(pid); err == nil { // else it has just ended
+		if p, err := process.Open(pid); err == nil { // otherwise it has just ended
 			out = append(out, p)
 		}
 	}
 	return out, nil
 }
 
-// means reports whether a process is meant. Name means one that uses no CUDA when it is waited for, or has just begun.
+// means reports whether a process is selected. A process that uses no CUDA is selected by Name only with Wait, or if it
+// has just begun.
 func (s *search) means(p *process.Process, begun bool) bool {
 	if s.opts.Name != nil && matches(s.opts.Name, p) {
 		return begun || s.opts.Wait || s.opts.Children || tracer.Traceable(p)
@@ -109,12 +110,13 @@ func (s *search) means(p *process.Process, begun bool) bool {
 	return s.opts.All && tracer.Traceable(p)
 }
 
-// matches reports whether the expression matches the process: its program's name, or its command line with a space between arguments.
+// matches reports whether the expression matches the process: its program's name, or its command line with a space
+// between arguments.
 func matches(e *regexp.Regexp, p *process.Process) bool {
 	return e.MatchString(p.Name()) || e.MatchString(strings.Join(p.Cmdline(maxArguments), " "))
 }
 
-// prepare makes what takes long before a process can be attached to, beside the reading of events. It ends with ctx.
+// prepare does the slow preparation for attaching to a process, concurrently with the reading of events. It ends with ctx.
 func (s *search) prepare(ctx context.Context, p *process.Process) {
 	select {
 	case s.slot <- struct{}{}:
@@ -129,13 +131,13 @@ func (s *search) prepare(ctx context.Context, p *process.Process) {
 	}
 }
 
-// addAll attaches to the processes that the options name.
+// addAll attaches to the processes that the options select.
 func (l *live) addAll() error {
 	targets, err := l.findTargets()
 	if err != nil {
 		return err
 	}
-	found := l.search != nil // then one that cannot be attached to is no reason to do without the others
+	found := l.search != nil // then a process that cannot be attached to does not prevent the others
 	var failed error
 	for _, p := range targets {
 		err := l.add(p)
@@ -162,7 +164,7 @@ func (l *live) addAll() error {
 	return nil
 }
 
-// findTargets lists the processes that the options mean, and says which they are when these do not name them.
+// findTargets lists the processes that the options select, and prints which ones they are if the options do not name them.
 func (l *live) findTargets() ([]*process.Process, error) {
 	var out []*process.Process
 	for _, pid := range l.options.PIDs {
@@ -194,7 +196,7 @@ func (l *live) sayFound(p *process.Process) {
 	l.say("  pid %d %s", p.PID, words.CommandLine(p.Cmdline(32), p.Name()))
 }
 
-// add attaches to a process; when it has nothing to trace yet and that is waited for, it is followed.
+// add attaches to a process; if it has nothing to trace yet and Wait is set, it is followed.
 func (l *live) add(p *process.Process) error {
 	t, err := l.tracer.Add(p)
 	if errors.Is(err, tracer.ErrNoCUDA) && l.options.Many() && (l.options.Children || l.options.Wait) {
@@ -212,7 +214,7 @@ func (l *live) add(p *process.Process) error {
 	return nil
 }
 
-// searchAgain attaches to the processes that have come since the last look.
+// searchAgain attaches to processes that are new since the last search.
 func (l *live) searchAgain() {
 	s := l.search
 	if s == nil {
@@ -243,7 +245,7 @@ func (l *live) searchAgain() {
 	}
 }
 
-// addFound attaches to a process that has come, or follows it until it uses CUDA.
+// addFound attaches to a new process, or follows it until it uses CUDA.
 func (l *live) addFound(p *process.Process) {
 	if l.tracer.Knows(p.PID) {
 		return

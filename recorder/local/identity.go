@@ -19,19 +19,19 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// identity is as whom a program is started, and with which environment.
+// identity is the user and the environment with which a program is started.
 type identity struct {
-	user *syscall.Credential // nil: as ourselves
-	env  []string            // nil: ours
-	home string              // folder of the user; empty: not known
+	user *syscall.Credential // nil: our own
+	env  []string            // nil: our own
+	home string              // home folder of the user; empty: not known
 }
 
-// ofSudo are variables that sudo sets for the program that it runs, or takes from the system's settings (sudo(8), "ENVIRONMENT"): the caller's are
-// the ones that count. Others that differ were given to sudo on its command line.
+// ofSudo are variables that sudo sets for the program, or takes from the system's settings (sudo(8), "ENVIRONMENT"):
+// for these, the caller's values count. Other variables that differ were set on sudo's command line.
 var ofSudo = []string{"HOME", "LOGNAME", "MAIL", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"}
 
-// identity finds as whom the program is to run. sudo changes the user and strips the environment, and with it a virtual environment and the
-// search path of libraries: the program of who called it gets both back.
+// identity determines the user and environment of the program. sudo changes the user and strips the environment,
+// including a virtual environment and the search path of libraries; identity restores both for the caller's program.
 func (l *live) identity() (*identity, error) {
 	as, err := &identity{env: os.Environ()}, error(nil)
 	if caller := sudoCaller(); caller != nil {
@@ -64,7 +64,7 @@ func (l *live) identity() (*identity, error) {
 	return as, nil
 }
 
-// String is the user for people; empty: it is ourselves.
+// String returns the user for people; empty: ourselves.
 func (as *identity) String() string {
 	if as.user == nil {
 		return ""
@@ -76,7 +76,8 @@ func (as *identity) String() string {
 	return " (user " + id + ")"
 }
 
-// sudoCaller is who called the sudo that started this program; nil: sudo did not, but perhaps a shell below it, whose user is root by choice.
+// sudoCaller returns the identity of the caller of the sudo that started this program. It returns nil if sudo did not
+// start it directly; the user of a shell below sudo has chosen to be root.
 func sudoCaller() *identity {
 	uid, err1 := strconv.ParseUint(os.Getenv("SUDO_UID"), 10, 32)
 	gid, err2 := strconv.ParseUint(os.Getenv("SUDO_GID"), 10, 32)
@@ -103,8 +104,8 @@ func sudoCaller() *identity {
 	return as
 }
 
-// ancestor is the outermost of the processes named sudo that follow each other from a process on: sudo starts another one of itself where the
-// program has a terminal of its own. nil: the process is none.
+// ancestor returns the outermost of the consecutive processes named sudo, from the given process upwards: sudo starts
+// another instance of itself if the program has its own terminal. nil: the process is not sudo.
 func ancestor(pid int) (sudo *process.Process) {
 	const longest = 8
 	for range longest {
@@ -117,7 +118,7 @@ func ancestor(pid int) (sudo *process.Process) {
 	return sudo
 }
 
-// callerEnvironment is the environment that sudo was called with, and what its command line set for the program.
+// callerEnvironment returns the environment of sudo's caller, with the variables that its command line set for the program.
 func callerEnvironment(sudo *process.Process, own []string) []string {
 	theirs, err := sudo.Environ()
 	if err != nil || len(theirs) == 0 {
@@ -148,7 +149,7 @@ func lookUp(name string) (*syscall.Credential, string, error) {
 }
 
 func groupsOf(u *user.User) (out []uint32) {
-	ids, _ := u.GroupIds() // without them the user has the one group
+	ids, _ := u.GroupIds() // otherwise the user has only the primary group
 	for _, id := range ids {
 		if n, err := strconv.ParseUint(id, 10, 32); err == nil {
 			out = append(out, uint32(n))
@@ -157,7 +158,7 @@ func groupsOf(u *user.User) (out []uint32) {
 	return out
 }
 
-// setUser names the user in the environment, as a login would.
+// setUser sets the user's variables in the environment, as a login would.
 func (as *identity) setUser(name string) {
 	as.set("USER", name)
 	as.set("LOGNAME", name)
@@ -172,7 +173,7 @@ func (as *identity) set(name, value string) {
 	as.env = append(as.env, name+"="+value)
 }
 
-// value is that of a variable; empty: it has none.
+// value returns the value of a variable; empty if it is not set.
 func (as *identity) value(name string) string {
 	for _, e := range as.env {
 		if v, ok := strings.CutPrefix(e, name+"="); ok {
@@ -182,7 +183,7 @@ func (as *identity) value(name string) string {
 	return ""
 }
 
-// attributes has a process run as the user; nil: as ourselves.
+// attributes returns the attributes that start a process as the user; nil: as ourselves.
 func (as *identity) attributes() *syscall.SysProcAttr {
 	if as.user == nil {
 		return nil
@@ -190,7 +191,7 @@ func (as *identity) attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: as.user}
 }
 
-// lookPath is exec.LookPath by the search path of the environment.
+// lookPath is exec.LookPath with the search path of the environment.
 func (as *identity) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") || as.value("PATH") == os.Getenv("PATH") {
 		return exec.LookPath(name)

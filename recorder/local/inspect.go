@@ -28,12 +28,12 @@ type inspector struct {
 	driver  *Driver
 	first   *firstLook
 
-	use       chan struct{} // the goroutine that has put something in uses the allocator
+	use       chan struct{} // held by the goroutine that uses the allocator
 	find      finder
-	allocator stateReader // nil: it was not found so far
+	allocator stateReader // nil: not found so far
 }
 
-// stateReader is what is asked of an inspect.Allocator.
+// stateReader has the methods of an inspect.Allocator that are used here.
 type stateReader interface {
 	Totals(ctx context.Context) ([]inspect.DeviceTotals, error)
 	Sweep(ctx context.Context) (*inspect.Sweep, error)
@@ -43,10 +43,10 @@ type stateReader interface {
 	DeviceSizes(ctx context.Context) ([]uint64, error)
 }
 
-// finder finds the caching allocator of a process: find, but in tests.
+// finder finds the caching allocator of a process: find, except in tests.
 type finder func(p *process.Process) (stateReader, error)
 
-// find looks for the allocator in the memory of the process. Without one, stateReader is nil.
+// find searches the memory of the process for its allocator. It returns a nil stateReader if there is none.
 func find(p *process.Process) (stateReader, error) {
 	a, err := inspect.Find(p)
 	if err != nil {
@@ -59,13 +59,13 @@ func newInspector(ctx context.Context, p *process.Process, d *Driver) *inspector
 	return &inspector{process: p, driver: d, first: d.look(ctx, p), use: make(chan struct{}, 1), find: find}
 }
 
-// noState is the absence of an allocator whose state could be read.
+// noState means that there is no allocator whose state could be read.
 type noState struct{ error }
 
 func (e noState) Unwrap() error        { return e.error }
 func (e noState) Is(target error) bool { return target == reconcile.ErrNoState }
 
-// absent has an error that says that there is no allocator be ErrNoState.
+// absent makes errors that mean "no allocator" match ErrNoState.
 func absent(err error) error {
 	if errors.Is(err, inspect.ErrNoAllocator) || errors.Is(err, inspect.ErrOtherBackend) {
 		return noState{err}
@@ -73,7 +73,8 @@ func absent(err error) error {
 	return err
 }
 
-// withAllocator calls f with the process's allocator, in a goroutine of its own that is left behind when ctx is done, and ends soon after. There is one at a time.
+// withAllocator calls f with the process's allocator, in a goroutine that is abandoned when ctx is done and ends soon
+// after. Only one runs at a time.
 func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader) (T, error)) (T, error) {
 	var zero T
 	select {
@@ -95,8 +96,8 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader)
 	})
 }
 
-// within calls f in a goroutine of its own, which is left behind when ctx is done. A fault of f, whose input is the memory of another process, must
-// not end the recording: it is returned as an error.
+// within calls f in a goroutine that is abandoned when ctx is done. The input of f is another process's memory, so a
+// memory fault or panic of f must not end the recording: it is returned as an error.
 func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -150,7 +151,7 @@ func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error
 	})
 }
 
-// observation puts what was read of one device into the heap's form.
+// observation converts the reading of one device for the heap.
 func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 	o := event.Observation{
 		PID: uint32(pid), Device: event.Device{Type: event.DeviceCUDA, Index: int8(d.Before.Device)}, From: d.Window.From, To: d.Window.To,
@@ -161,7 +162,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 	}
 	for i := range d.Segments {
 		g := &d.Segments[i]
-		if d.Balanced { // otherwise a segment can be there in parts
+		if d.Balanced { // otherwise a segment can be listed in part
 			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
 		}
 		for _, b := range g.Blocks {
@@ -189,7 +190,7 @@ func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	}, nil
 }
 
-// Memory reads the driver, and the allocator if there was one so far.
+// Memory reads the driver's figures, and the allocator's if one was found.
 func (i *inspector) Memory(ctx context.Context) *recorder.Memory {
 	select {
 	case <-i.first.done:

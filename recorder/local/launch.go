@@ -26,7 +26,7 @@ import (
 // startFD is the pipe on which the starter waits.
 const startFD = 3
 
-// launched is what run has started. Until release it is the starter, which has not become the program yet.
+// launched is a started program. Until release it is still the starter, which has not become the program.
 type launched struct {
 	cmd  *exec.Cmd
 	gate *os.File
@@ -60,7 +60,7 @@ func (l *live) startProgram() error {
 	}
 	if err != nil {
 		l.program.Store(nil)
-		p.gate.Close() // the starter ends
+		p.gate.Close() // ends the starter
 		<-p.done
 		return &recorder.AttachError{Err: err}
 	}
@@ -73,8 +73,8 @@ func (l *live) startProgram() error {
 	return err
 }
 
-// linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. None for what
-// is no program, such as a script.
+// linkedFiles returns the libraries to hook that a program is linked with, and its dynamic linker, as the dynamic
+// linker would find them. It returns none if path is not a program, such as a script.
 func linkedFiles(path string, as *identity) []string {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func linkedFiles(path string, as *identity) []string {
 		return nil
 	}
 	out := []string{linker}
-	cmd := exec.Command(linker, "--list", path) // the linker alone runs: it says what it would map
+	cmd := exec.Command(linker, "--list", path) // runs only the linker, which prints what it would map
 	cmd.Env, cmd.SysProcAttr = as.env, as.attributes()
 	list, err := cmd.Output()
 	if err != nil {
@@ -100,7 +100,7 @@ func linkedFiles(path string, as *identity) []string {
 	for line := range strings.Lines(string(list)) {
 		name, file, found := strings.Cut(line, "=> ")
 		if !found {
-			file = name // it is linked with by its path
+			file = name // linked by path
 		}
 		file, _, _ = strings.Cut(strings.TrimSpace(file), " (0x")
 		if tracer.Hookable(file) {
@@ -110,15 +110,15 @@ func linkedFiles(path string, as *identity) []string {
 	return out
 }
 
-// driverNames are libraries that programs load by name when they first use a GPU: the CUDA runtime does, also where it is linked
-// statically (dlopen of its soname).
+// driverNames are libraries that programs load by name (dlopen of the soname) when they first use a GPU, as the CUDA
+// runtime does, even when it is linked statically.
 var driverNames = []string{"libcuda.so.1"}
 
-// loadedFiles are the files of driverNames that the dynamic linker would find: in the folders of a search path, else in its cache,
-// which ldconfig prints (ld.so(8)).
+// loadedFiles returns the files of driverNames that the dynamic linker would find: in the folders of a search path,
+// otherwise in its cache, which ldconfig prints (ld.so(8)).
 func loadedFiles(searchPath string) []string {
 	var out []string
-	list, _ := exec.Command("/sbin/ldconfig", "-p").Output() // without it the cache is not known
+	list, _ := exec.Command("/sbin/ldconfig", "-p").Output() // if it fails, the cache is not known
 	for _, name := range driverNames {
 		if file := inFolders(filepath.SplitList(searchPath), name); file != "" {
 			out = append(out, file)
@@ -145,8 +145,8 @@ func inFolders(folders []string, name string) string {
 	return ""
 }
 
-// newProgram starts the starter: this program, with arguments that have it call Become, which waits for the release. So the process
-// is known before the other program runs, and nothing stops it.
+// newProgram starts the starter: this program, with arguments that make it call Become, which waits for the release. In
+// this way the process is known before the other program runs, without stopping anything.
 func newProgram(path string, args []string, starter []string, as *identity) (*launched, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -165,7 +165,7 @@ func newProgram(path string, args []string, starter []string, as *identity) (*la
 	}
 	p := &launched{cmd: cmd, gate: w, done: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // wait looks at how it ended
+		_ = cmd.Wait() // wait examines how it ended
 		close(p.done)
 	}()
 	return p, nil
@@ -177,11 +177,11 @@ func (p *launched) release() error {
 	return errors.Join(err, p.gate.Close())
 }
 
-// ErrAbandoned is of a starter whose gputrace ended, and has said why.
+// ErrAbandoned means that gputrace ended before releasing its starter. gputrace has reported the reason.
 var ErrAbandoned = errors.New("gputrace has ended")
 
-// Become waits for the release, then becomes the program: a path, and its arguments from the name on. It returns ErrAbandoned, or why
-// the program cannot be run.
+// Become waits for the release, then becomes the program: args has its path, then its arguments beginning with its
+// name. It returns ErrAbandoned, or why the program cannot be run.
 func Become(args []string) error {
 	gate := os.NewFile(startFD, "gate")
 	if n, _ := gate.Read(make([]byte, 1)); n == 0 || len(args) < 2 {
@@ -192,10 +192,11 @@ func Become(args []string) error {
 	return fmt.Errorf("%s: %w", args[0], err)
 }
 
-// Signal implements Source: the program gets the signal, but for one of a terminal, which it has got itself.
+// Signal implements Source. It forwards the signal to the program, except signals from a terminal, which the program
+// has received itself.
 func (l *live) Signal(s os.Signal) bool {
 	p := l.program.Load()
-	if p == nil && l.options.Command != nil { // it gets it once it has started
+	if p == nil && l.options.Command != nil { // the program gets the signal once it has started
 		l.early.Store(&s)
 		p = l.program.Load()
 	}

@@ -26,24 +26,24 @@ import (
 )
 
 const (
-	// surveyTimeout bounds the look at all processes; what is not known by then is not shown.
+	// surveyTimeout limits the survey of all processes; whatever is not known by then is not shown.
 	surveyTimeout = 3 * time.Second
-	// totalsTimeout bounds the reading of one process's allocator state.
+	// totalsTimeout limits the reading of one process's allocator state.
 	totalsTimeout = time.Second
-	// readers is how many allocators are read at the same time.
+	// readers is the number of allocators that are read at the same time.
 	readers = 4
-	// shownArguments is how much is kept of a command line.
+	// shownArguments is the number of arguments that are kept of a command line.
 	shownArguments = 32
 )
 
 // candidate is a process that may use a GPU.
 type candidate struct {
 	process *process.Process
-	maps    []process.Mapping // nil: we may not look into it
+	maps    []process.Mapping // nil: no permission to read them
 	out     machine.Process
 }
 
-// Survey looks for the processes of this machine that use a GPU. Nothing is attached to, and nothing is loaded into the kernel.
+// Survey finds the processes of this machine that use a GPU. It attaches to nothing and loads nothing into the kernel.
 func Survey(ctx context.Context) (*machine.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
@@ -71,7 +71,7 @@ func lookAround(ctx context.Context, driver *Driver, find finder) (*machine.Repo
 	return r, nil
 }
 
-// reading is what NVML says of all devices.
+// reading returns NVML's figures of all devices.
 func (d *Driver) reading(ctx context.Context) (*nvml.Reading, error) {
 	select {
 	case <-d.opened:
@@ -84,14 +84,14 @@ func (d *Driver) reading(ctx context.Context) (*nvml.Reading, error) {
 	return d.library.Read()
 }
 
-// survey is a look at all processes.
+// survey is one survey of all processes.
 type survey struct {
 	find                     finder
 	candidates               []*candidate
 	searched, hidden, python int
 }
 
-// look finds the processes that have the driver's library or a framework's mapped, and those that cannot be looked into.
+// look finds the processes that have mapped the driver's or a framework's library, and those that we have no permission to inspect.
 func (s *survey) look() error {
 	all, err := running()
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *survey) look() error {
 	for _, p := range all {
 		command := p.Cmdline(shownArguments)
 		if len(command) == 0 {
-			continue // a thread of the kernel, or one that has ended
+			continue // a kernel thread, or one that has ended
 		}
 		s.searched++
 		maps, err := p.Maps()
@@ -120,7 +120,7 @@ func (s *survey) look() error {
 	return nil
 }
 
-// known reports whether the process has mapped what tells of a GPU, and notes what.
+// known reports whether the process has mapped a library that shows the use of a GPU, and records which.
 func (c *candidate) known() bool {
 	loaded := false
 	for i := range c.maps {
@@ -154,7 +154,7 @@ func userName(p *process.Process) string {
 	return strconv.Itoa(uid)
 }
 
-// readStates reads the allocators' totals of the processes that use a driver, some at a time.
+// readStates reads the allocators' totals of the processes that use a driver, several at a time.
 func (s *survey) readStates(ctx context.Context) {
 	var all sync.WaitGroup
 	slots := make(chan struct{}, readers)
@@ -173,7 +173,7 @@ func (s *survey) readStates(ctx context.Context) {
 	all.Wait()
 }
 
-// readState adds what the process's own allocator counts.
+// readState adds the totals of the process's allocator.
 func (c *candidate) readState(ctx context.Context, find finder) {
 	ctx, cancel := context.WithTimeout(ctx, totalsTimeout)
 	defer cancel()
@@ -207,7 +207,7 @@ func (c *candidate) readState(ctx context.Context, find finder) {
 	}
 }
 
-// addDriver adds what NVML says of the process. nil: nothing.
+// addDriver adds NVML's figures of the process. r may be nil.
 func (c *candidate) addDriver(r *nvml.Reading) {
 	if r == nil {
 		return
@@ -224,8 +224,8 @@ func (c *candidate) addDriver(r *nvml.Reading) {
 	}
 }
 
-// device is the row of a device, which is made where there is none. Of one device whose number is not known, it is the only one that
-// there is.
+// device returns the row of a device, and creates it if necessary. If the process uses one device whose ordinal is not
+// known, its row is the only one there is.
 func (c *candidate) device(ordinal, uses int) *machine.Memory {
 	for i := range c.out.Devices {
 		if d := &c.out.Devices[i]; d.Device == ordinal || ordinal < 0 && uses == 1 && len(c.out.Devices) == 1 {
@@ -248,7 +248,7 @@ func gpus(r *nvml.Reading) []machine.GPU {
 	return out
 }
 
-// missing says what could not be seen for other reasons than the rights on single processes. err is why NVML says nothing.
+// missing returns what could not be read for other reasons than the permissions of single processes. err is the error of NVML.
 func missing(err error) []string {
 	var out []string
 	switch {

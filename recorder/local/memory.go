@@ -24,14 +24,14 @@ import (
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// Driver asks the GPU driver for its own figures. It is started in the background, as that can take seconds.
+// Driver queries the GPU driver's own figures. It starts in the background, which can take seconds.
 type Driver struct {
-	opened  chan struct{} // closed when library and err are there
+	opened  chan struct{} // closed when library and err are set
 	library library
 	err     error
 }
 
-// library is what is asked of NVML.
+// library has the methods of NVML that are used here.
 type library interface {
 	Read() (*nvml.Reading, error)
 }
@@ -46,7 +46,7 @@ func OpenDriver() *Driver {
 	return d
 }
 
-// ask returns the driver's figures of a process; the error says why there are none, or why their devices are not known.
+// ask returns the driver's figures of a process; the error is the reason why there are none, or why their devices are not known.
 func (d *Driver) ask(ctx context.Context, p *process.Process) (*nvml.Reading, []nvml.Use, error) {
 	select {
 	case <-d.opened:
@@ -64,16 +64,16 @@ func (d *Driver) ask(ctx context.Context, p *process.Process) (*nvml.Reading, []
 	return r, uses, err
 }
 
-// firstLook is what the driver said of a process when its trace began.
+// firstLook is the driver's answer about a process when its trace began.
 type firstLook struct {
-	done    chan struct{} // closed when what follows is there
+	done    chan struct{} // closed when the fields below are set
 	fresh   bool          // the process had no device memory
 	version string        // of the driver; empty: not known
 	seen    []nvml.Use    // the devices that the process sees; those without an ordinal cannot be distinguished
-	single  bool          // cuda:0 is the only device that it can have
+	single  bool          // cuda:0 is the only device that the process can have
 }
 
-// look finds out whether the process has no device memory yet, now or a moment later: then it had none before either.
+// look finds out whether the process has no device memory, now or a moment later; then it had none before either.
 func (d *Driver) look(ctx context.Context, p *process.Process) *firstLook {
 	l := &firstLook{done: make(chan struct{})}
 	empty := !loadsDriver(p)
@@ -90,8 +90,8 @@ func (d *Driver) look(ctx context.Context, p *process.Process) *firstLook {
 	return l
 }
 
-// seesOne reports whether a process can have one device only: the machine has no other, or the process is shown no other. What it is shown is
-// settled when it has begun to use the driver.
+// seesOne reports whether a process can have only one device, because the machine has one or the process is shown one. The devices
+// shown to a process no longer change once it has begun to use the driver.
 func seesOne(r *nvml.Reading, uses []nvml.Use, fresh bool) bool {
 	return len(r.Devices) == 1 || !fresh && len(uses) == 1 && uses[0].Ordinal == 0
 }
@@ -106,10 +106,10 @@ func (l *firstLook) answered() bool {
 	}
 }
 
-// shownDevices is how many devices are named in one line.
+// shownDevices is the number of devices listed in one line.
 const shownDevices = 2
 
-// known is what look has found out so far, for people: the driver's version and the devices; empty when there is nothing yet.
+// known returns, for people, what look has found out so far: the driver's version and the devices; empty when there is nothing yet.
 func (l *firstLook) known() (version string, devices []string) {
 	if !l.answered() {
 		return "", nil
@@ -129,10 +129,10 @@ func (l *firstLook) known() (version string, devices []string) {
 	return l.version, devices
 }
 
-// isListed is also true where the driver does not say whether it lists the process.
+// isListed reports whether the driver lists the process; true also if the driver does not say.
 func isListed(u nvml.Use) bool { return !errors.Is(u.Err, nvml.ErrNotListed) }
 
-// loadsDriver says whether a process has a GPU driver's library, without which it has no device memory.
+// loadsDriver reports whether a process has loaded a GPU driver's library, without which it has no device memory.
 func loadsDriver(p *process.Process) bool {
 	maps, err := p.Maps()
 	if err != nil {
@@ -143,13 +143,13 @@ func loadsDriver(p *process.Process) bool {
 	})
 }
 
-// Reading is what the driver and the caching allocator's state say of a process, both of the same moment if they can be had so.
+// Reading is the driver's figures and the caching allocator's state of a process, both at one moment if possible.
 type Reading struct {
-	Time      uint64           // when it was over, CLOCK_BOOTTIME nanoseconds
-	State     *allocator.State // nil: StateErr says why, or there is no allocator
+	Time      uint64           // end of the reading, CLOCK_BOOTTIME nanoseconds
+	State     *allocator.State // nil: see StateErr, or there is no allocator
 	StateErr  error
 	stats     []inspect.MemoryStats // nil: not known
-	limits    [][]uint64            // by device: what can be the program's own limit
+	limits    [][]uint64            // by device: possible values of the program's own limit
 	sizes     []uint64              // by device: its memory, as CUDA reported it to the program; 0: not known
 	uses      []nvml.Use
 	driverErr error
@@ -160,11 +160,12 @@ type Reading struct {
 const (
 	readingTries   = 5
 	readingTimeout = time.Second
-	// stateTimeout is how long an instant is waited for at which all of the allocator state stands still.
+	// stateTimeout limits the wait for a moment at which the whole allocator state is unchanged.
 	stateTimeout = 500 * time.Millisecond
 )
 
-// ReadMemory reads the allocator's state between two readings of the driver, until those agree. source nil: there is no state.
+// ReadMemory reads the allocator's state between two readings of the driver, until these agree. If source is nil, there
+// is no state.
 func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *inspect.Allocator) *Reading {
 	if source == nil {
 		return readMemory(ctx, p, d, nil)
@@ -191,7 +192,7 @@ func readMemory(ctx context.Context, p *process.Process, d *Driver, source state
 	}
 }
 
-// readState reports whether the state could be read. One that was read before stays.
+// readState reports whether the state could be read. If not, an earlier one stays.
 func (m *Reading) readState(ctx context.Context, source stateReader) bool {
 	if source == nil {
 		return true
@@ -203,7 +204,7 @@ func (m *Reading) readState(ctx context.Context, source stateReader) bool {
 	switch {
 	case err == nil:
 		m.State = allocator.New(read)
-		m.stats, _ = source.MemoryStats(ctx) // the map alone is of use
+		m.stats, _ = source.MemoryStats(ctx) // the map is useful without them
 		m.limits, _ = source.Limits(ctx)
 	case m.State == nil:
 		m.StateErr = err
@@ -215,7 +216,7 @@ func sameUse(x, y nvml.Use) bool {
 	return x.Ordinal == y.Ordinal && x.Used == y.Used && x.Device.Index == y.Device.Index && x.Device.MIG == y.Device.MIG
 }
 
-// Memory is the reading in the form in which figures are added up.
+// Memory converts the reading to the form in which figures are added up.
 func (m *Reading) Memory() *recorder.Memory {
 	out := &recorder.Memory{TorchErr: m.StateErr, DriverErr: m.driverErr, Moved: m.moved, HasTorch: m.State != nil}
 	if m.State != nil {
@@ -244,7 +245,7 @@ func (m *Reading) Memory() *recorder.Memory {
 	return out
 }
 
-// others is the other processes on a device on which the driver lists the process.
+// others returns the other processes on a device on which the driver lists the process.
 func (m *Reading) others(u *nvml.Use) figures.Processes {
 	out := figures.Processes{Device: u.Ordinal, By: []figures.ProcessUse{}}
 	for _, p := range u.Device.Processes {
@@ -255,7 +256,7 @@ func (m *Reading) others(u *nvml.Use) figures.Processes {
 	return out
 }
 
-// privateSegments is the segments of private pools.
+// privateSegments returns the segments of private pools.
 func privateSegments(s *allocator.State) []figures.Range {
 	out := []figures.Range{}
 	for i := range s.Devices {
@@ -269,7 +270,7 @@ func privateSegments(s *allocator.State) []figures.Range {
 	return out
 }
 
-// bootTime is the clock of the events, nanoseconds.
+// bootTime returns the time on the clock of the events, nanoseconds.
 func bootTime() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock

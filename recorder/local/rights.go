@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forResults are the capabilities with which root writes results into a folder of the user who called sudo, and gives them to
-// that user.
+// forResults are the capabilities with which root writes results into a folder of the user who called sudo, and passes
+// their ownership to that user.
 const forResults = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
 
-// dropTimeout is how long the threads of the program may take to give up their capabilities. It takes less than a millisecond, but
-// for a thread that hangs in the GPU's driver.
+// dropTimeout is how long dropping capabilities in all threads may take. It takes less than a millisecond, unless a
+// thread hangs in the GPU's driver.
 const dropTimeout = 3 * time.Second
 
 // dropRights drops the capabilities that are not needed once the probes are in place.

@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package local is the recorder's source of events on this machine: it finds processes or starts a program, has the tracer attach to them,
-// and reads what they and the GPU's driver say of their memory.
+// Package local is the recorder's source of events on this machine: it finds processes or starts a program, attaches
+// the tracer to them, and reads their memory and the GPU driver's figures.
 package local
 
 import (
@@ -29,26 +29,26 @@ import (
 	"github.com/gputrace/gputrace/tracer/feature"
 )
 
-// live is the Source of processes of this machine.
+// live is the Source for processes of this machine.
 type live struct {
 	options  *recorder.Options
-	ctx      context.Context // until Close
+	ctx      context.Context // done at Close
 	close    context.CancelFunc
 	tracer   attacher // nil before Start
 	attach   func(*tracer.Options) attacher
 	driver   *Driver
-	search   *search // for processes; nil: none
+	search   *search // nil: nothing to search for
 	program  atomic.Pointer[launched]
-	early    atomic.Pointer[os.Signal] // for the program, before it was started
+	early    atomic.Pointer[os.Signal] // a signal for the program that arrived before it was started
 	arrived  []recorder.Target
-	looks    map[uint32]*firstLook // of each process that arrived, by its PID
-	patience time.Duration         // how long events may still wait for the driver to say which devices there are
-	waited   bool                  // the one process had nothing to trace at first
-	finished bool                  // no further process is looked for
+	looks    map[uint32]*firstLook // one per arrived process, by PID
+	patience time.Duration         // how long events may still wait for the driver's list of devices
+	waited   bool                  // the single process had nothing to trace at first
+	finished bool                  // no further process is searched for
 	over     bool                  // all events were read
 }
 
-// Open makes the source of the processes that options name. Nothing is attached to before its Start.
+// Open returns the source of the processes that options select. It attaches to nothing before Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go footprint.Keep(ctx)
@@ -56,7 +56,7 @@ func Open(o *recorder.Options) (recorder.Source, error) {
 	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}, patience: devicePatience}, nil
 }
 
-// tracerOptions are those of the tracer.
+// tracerOptions returns the tracer's options.
 func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
@@ -88,7 +88,7 @@ func (l *live) Start(ctx context.Context) error {
 		return err
 	}
 	l.tracer = l.attach(options)
-	if l.options.Many() { // else it is loaded while the process is looked at
+	if l.options.Many() { // otherwise it is loaded while the process is inspected
 		if err := l.tracer.Ready(); err != nil {
 			return &recorder.AttachError{PID: l.firstPID(), Err: err}
 		}
@@ -104,7 +104,7 @@ func (l *live) Start(ctx context.Context) error {
 	return err
 }
 
-// fit has the trace take no more memory than there is. The error says that there is too little.
+// fit reduces the tracer's memory to the available memory. The error means that there is too little.
 func (l *live) fit(o *tracer.Options) error {
 	ring := cmp.Or(o.RingBytes, tracer.DefaultRing)
 	b, err := limits.FitMemory(ring, ring != tracer.DefaultRing, tracer.KernelMemory)
@@ -118,7 +118,7 @@ func (l *live) fit(o *tracer.Options) error {
 	return nil
 }
 
-// awaitLibrary returns when the one process has something to trace; an error when it has not, unless that is waited for.
+// awaitLibrary waits until the single process has something to trace; without Wait, it returns an error if there is nothing.
 func (l *live) awaitLibrary(ctx context.Context) error {
 	pid := l.firstPID()
 	p, err := process.Open(pid)
@@ -151,7 +151,7 @@ func endedUnused(pid int) error {
 	return &recorder.Outcome{Kind: recorder.ErrEndedEarly, Text: fmt.Sprintf("pid %d ended before it used CUDA", pid)}
 }
 
-// firstPID is the process that was named first, for what to say; 0: none was.
+// firstPID returns the first process named by the user, for messages; 0: none.
 func (l *live) firstPID() int {
 	if len(l.options.PIDs) == 0 {
 		return 0
@@ -165,7 +165,7 @@ func (l *live) say(format string, args ...any) {
 
 func (l *live) warn(err error) { l.options.Observer.Warning(err) }
 
-// arrive makes a target of a process that is traced.
+// arrive creates the target of a traced process.
 func (l *live) arrive(t traced) {
 	n := &target{inspector: newInspector(l.ctx, t.Process(), l.driver), source: l, traced: t}
 	n.files, _ = t.Process().Root()     // nil: not readable
@@ -199,8 +199,8 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 	return buf, err
 }
 
-// place sets the device of events whose calls do not say it, where their process can have no other than cuda:0. Most calls of the driver do
-// not: CUDA's runtime makes its context current by functions that are not exported.
+// place sets the device of events whose calls do not pass it, if their process can only have cuda:0. Most calls of the
+// driver do not pass it: CUDA's runtime makes its context current by functions that are not exported.
 func (l *live) place(events []event.Event) {
 	for i := range events {
 		e := &events[i]
@@ -213,11 +213,12 @@ func (l *live) place(events []event.Event) {
 	}
 }
 
-// devicePatience is how long events wait for that in all, in the ring, which holds some seconds of them: the driver takes a tenth of a second, and a
-// program that begins with its first call would else have its first memory on a device of its own.
+// devicePatience is the total time for which events wait in the ring for the driver's answer; the ring can hold events
+// of some seconds. The driver takes a tenth of a second, and without the wait a program that begins with its first call
+// would have its first memory on an unknown device.
 const devicePatience = 500 * time.Millisecond
 
-// one reports whether a process can have one device only.
+// one reports whether a process can only have one device.
 func (l *live) one(look *firstLook) bool {
 	if !look.answered() && l.patience > 0 {
 		begun := time.Now()
@@ -230,7 +231,7 @@ func (l *live) one(look *firstLook) bool {
 	return look.answered() && look.single
 }
 
-// warnChildren tells of processes that there was no place for.
+// warnChildren warns about processes for which there was no place.
 func (l *live) warnChildren() {
 	if n := l.tracer.ChildrenLost(); n > 0 {
 		l.warn(fmt.Errorf("%d new processes were not traced: more than %d at a time", n, tracer.MaxChildren))
@@ -276,14 +277,14 @@ func (l *live) Close() error {
 	return l.tracer.Close()
 }
 
-// target is a process of this machine that is traced.
+// target is a traced process of this machine.
 type target struct {
 	*inspector
 	source *live
 	traced traced
-	cwd    string        // at the attach
-	paused string        // then
-	files  *process.Root // also when it has ended; nil: they cannot be read
+	cwd    string        // working directory at the attach
+	paused string        // why it was paused at the attach
+	files  *process.Root // usable after the process has ended; nil: not readable
 	exit   *process.ExitWatch
 }
 
@@ -318,7 +319,7 @@ func (t *target) Lost() uint64 { return t.traced.Lost() }
 
 func (t *target) OverLimit() uint64 { return t.traced.StacksOverLimit() }
 
-// End implements Target. That of the one process is the end of the recording.
+// End implements Target. For a single process, it is the end of the recording.
 func (t *target) End() recorder.End {
 	switch end := t.traced.End(); {
 	case end == tracer.Running, !t.source.over && (end == tracer.Stopped || !t.source.options.Many()):

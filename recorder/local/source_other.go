@@ -2,7 +2,8 @@
 
 //go:build !linux || !amd64
 
-// Package local is the recorder's source of events on this machine: macOS's, elsewhere there is none yet.
+// Package local is the recorder's source of events on this machine: on macOS, a started program; on other systems there
+// is none yet.
 package local
 
 import (
@@ -16,10 +17,11 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// ErrAbandoned is of a starter whose gputrace ended, and has said why.
+// ErrAbandoned means that gputrace ended before releasing its starter. gputrace has reported the reason.
 var ErrAbandoned = errors.New("gputrace has ended")
 
-// Open makes the source of the program that options name, on macOS; elsewhere nothing can be traced. Nothing runs before its Start.
+// Open returns the source of the program that options select, on macOS; elsewhere it returns an error. Nothing runs
+// before its Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	if runtime.GOOS == "darwin" && o != nil {
 		return darwin.Open(o, nil), nil
@@ -27,13 +29,13 @@ func Open(o *recorder.Options) (recorder.Source, error) {
 	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
 }
 
-// Survey says the same: no process is looked into.
+// Survey returns an error: this platform has no survey of processes.
 func Survey(context.Context) (*machine.Report, error) {
 	_, err := Open(nil)
 	return nil, err
 }
 
-// Become is for a program that was started.
+// Become is called in a started program.
 func Become([]string) error {
 	_, err := Open(nil)
 	return err

@@ -2,8 +2,9 @@
 
 //go:build linux && amd64
 
-// Package directmap decides how the kernel side reads the target's memory: by copies, or in place through the kernel's direct map of all
-// physical memory. It finds where that begins on this machine, and proves it on memory of its own (docs/reading-memory.md).
+// Package directmap decides how the kernel side reads the target's memory: by copying, or in place through the kernel's
+// direct map of all physical memory. It finds the beginning of the map on this machine, and verifies it on memory of
+// its own (docs/reading-memory.md).
 package directmap
 
 import (
@@ -20,27 +21,27 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// The kernel's direct map of all physical memory (Documentation/arch/x86/x86_64/mm.rst) begins at a multiple of 1 GiB, at lowestMap4 or
-// above it, or at lowestMap5 with five levels of page tables. The page tables themselves are in it.
+// The kernel's direct map of all physical memory (Documentation/arch/x86/x86_64/mm.rst) begins at a multiple of 1 GiB,
+// at or above lowestMap4, or lowestMap5 with five levels of page tables. It contains the page tables themselves.
 const (
 	lowestMap4 = 0xffff888000000000
 	lowestMap5 = 0xff11000000000000
-	half4      = 0xffff800000000000 // where the kernel's half begins with four levels
+	half4      = 0xffff800000000000 // beginning of the kernel's half with four levels
 	mapStep    = 1 << 30
-	proofWords = 8 // that must be right, at random places
+	proofWords = 8 // number of words that must be right, at random places
 )
 
-// ErrNotFound: memory cannot be read in place here: no direct map was found that is the kernel's.
+// ErrNotFound means that memory cannot be read in place, because no direct map of the kernel was found.
 var ErrNotFound = errors.New("no direct map is known that gives what our own memory holds")
 
-// Map is where memory can be read in place.
+// Map is a direct map through which memory can be read in place.
 type Map struct {
 	bpf.TraceDirectMap
-	Source string // from where that is known, for people
+	Source string // how it was found, for people
 }
 
-// Find asks the kernel where its direct map is, and believes what reads memory of our own as we wrote it. The error wraps
-// ErrNotFound, or says that the kernel cannot load the program (before 6.2). types are the kernel's, for all that is loaded.
+// Find asks the kernel for its direct map, and accepts it only if it reads memory of our own correctly. The error wraps
+// ErrNotFound, or says that the kernel cannot load the program (before 6.2). types are the kernel's, for everything that is loaded.
 func Find(types *btf.Cache) (*Map, error) {
 	prover, err := newProver(types)
 	if err != nil {
@@ -56,14 +57,14 @@ func Find(types *btf.Cache) (*Map, error) {
 	return askSources(sources, mask, types, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
 }
 
-// place is what is known of the direct map without asking for it: it has the page tables of this process, and ends where memory does.
+// place is what is known of the direct map in advance: it contains this process's page tables, and ends with memory.
 type place struct {
 	tables uint64 // where the kernel sees them
 	end    uint64 // of physical memory
 }
 
-// askSources believes the first source whose answer can be true and is proved. A base that cannot be true is not tried: every load of a proof
-// is to lie in memory.
+// askSources returns the first plausible answer of a source that is verified. Implausible ones are not tried, so that
+// every load of a verification reads from memory.
 func askSources(sources []source, mask uint64, types *btf.Cache, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*Map, error) {
 	why := []error{ErrNotFound}
 	for _, t := range sources {
@@ -87,8 +88,8 @@ func askSources(sources []source, mask uint64, types *btf.Cache, known place, pr
 	return nil, joinReasons(why)
 }
 
-// possible checks what is true of every direct map: where it can begin, its alignment, and that it has the page tables of this process,
-// which lie in memory.
+// possible checks conditions on every direct map: its possible beginnings, its alignment, and that it contains the page
+// tables of this process, which are in memory.
 func (p place) possible(base uint64) error {
 	lowest := uint64(lowestMap4)
 	if levelsOf(p.tables) == 5 {
@@ -103,7 +104,7 @@ func (p place) possible(base uint64) error {
 	return nil
 }
 
-// levelsOf is how many levels of page tables there are when the direct map has an address.
+// levelsOf returns the number of levels of page tables, given an address in the direct map.
 func levelsOf(addr uint64) uint32 {
 	if addr < half4 {
 		return 5
@@ -111,7 +112,7 @@ func levelsOf(addr uint64) uint32 {
 	return 4
 }
 
-// joinReasons makes one line of several errors.
+// joinReasons joins several errors in one line.
 func joinReasons(errs []error) error {
 	out := errs[0]
 	for i, err := range errs[1:] {
@@ -157,7 +158,7 @@ func (p *prover) close() {
 	p.objs.Program.Close()
 }
 
-// proves reports whether words of the page are as we wrote them when they are read in place.
+// proves reports whether words of the page, read in place, are as we wrote them.
 func (p *prover) proves(d bpf.ProveDirectMap) (bool, error) { return p.provesBy(d, p.page) }
 
 func (p *prover) provesBy(d bpf.ProveDirectMap, page []byte) (bool, error) {
@@ -171,7 +172,7 @@ func (p *prover) provesBy(d bpf.ProveDirectMap, page []byte) (bool, error) {
 	return true, nil
 }
 
-// read returns the word at an offset of memory of ours as the program reads it; 0: it found none.
+// read returns the word at an offset of our memory, as the program reads it; 0: it found none.
 func (p *prover) read(d bpf.ProveDirectMap, memory []byte, at int) (word uint64, err error) {
 	var found uint32
 	for _, err := range []error{

@@ -18,17 +18,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is how the kernel side reads the target's memory (docs/reading-memory.md).
+// Mode is the way in which the kernel side reads the target's memory (docs/reading-memory.md).
 type Mode uint8
 
-// The modes. Auto reads in place where that is known to be safe, else it copies. InPlace fails where it cannot be had.
+// The modes. Auto reads in place if that is known to be safe, and copies otherwise. InPlace fails if reading in place
+// is impossible.
 const (
 	Auto Mode = iota
 	Copy
 	InPlace
 )
 
-// Modes are the modes as a user types them, by their number.
+// Modes are the modes as a user types them, by number.
 var Modes = []string{"auto", "copy", "in-place"}
 
 func (m Mode) String() string { return Modes[m] }
@@ -42,14 +43,14 @@ func ParseMode(name string) (Mode, error) {
 	return Mode(i), nil
 }
 
-// Use is how a session reads memory.
+// Use is the way in which a session reads memory.
 type Use struct {
 	InPlace bool
-	Source  string // from where the kernel's direct map is known; empty: memory is copied
-	Why     error  // memory is copied although that was not asked for; nil: it was, or memory is read in place
+	Source  string // how the kernel's direct map was found; empty: memory is copied
+	Why     error  // why memory is copied although that was not requested; nil: it was, or memory is read in place
 }
 
-// String is "memory in place" or "memory copied".
+// String returns "memory in place" or "memory copied".
 func (u *Use) String() string {
 	if u.InPlace {
 		return "memory in place"
@@ -57,11 +58,11 @@ func (u *Use) String() string {
 	return "memory copied"
 }
 
-// bootedSeries are the kernels that the project's own tests boot. On others Auto copies. docs/kernels.md and
-// e2e/kernels/series.txt have the same list; a test compares. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
+// bootedSeries are the kernels that the project's own tests boot. On others, Auto copies. docs/kernels.md and
+// e2e/kernels/series.txt have the same list; a test compares them. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
 var bootedSeries = []string{"6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3"}
 
-// seriesOf returns major and minor number of a release: "6.18" of "6.18.44-cloud".
+// seriesOf returns major and minor number of a release: "6.18" for "6.18.44-cloud".
 func seriesOf(release string) (major, minor int, err error) {
 	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || n != 2 || major < 0 || minor < 0 {
 		return 0, 0, fmt.Errorf("the release %q of the kernel has no number", release)
@@ -69,10 +70,10 @@ func seriesOf(release string) (major, minor int, err error) {
 	return major, minor, nil
 }
 
-// kernelFacts are what decides whether memory may be read in place without being asked for.
+// kernelFacts decide whether memory may be read in place by default.
 type kernelFacts struct {
 	release string
-	config  map[string]string // what was set when the kernel was built; nil: that cannot be read
+	config  map[string]string // the kernel's build configuration; nil: unreadable
 	atOnce  bool              // it has freesAtOnce
 }
 
@@ -96,7 +97,7 @@ const (
 	freesAtOnce        = "tlb_remove_table" // a field of struct pv_mmu_ops, arch/x86/include/asm/paravirt_types.h
 )
 
-// safe says why memory is better copied on this kernel; nil: it can be read in place.
+// safe returns why memory should be copied on this kernel; nil: it can be read in place.
 func (k *kernelFacts) safe() error {
 	major, minor, err := seriesOf(k.release)
 	if err != nil {
@@ -117,7 +118,7 @@ func (k *kernelFacts) safe() error {
 	return nil
 }
 
-// hasField reports whether a structure of the kernel has a field; also where that cannot be found out.
+// hasField reports whether a structure of the kernel has a field; true also if that cannot be found out.
 func hasField(types *btf.Cache, structure, field string) bool {
 	all, err := types.Kernel()
 	if err != nil {
@@ -130,10 +131,10 @@ func hasField(types *btf.Cache, structure, field string) bool {
 	return slices.ContainsFunc(found.Members, func(m btf.Member) bool { return m.Name == field })
 }
 
-// maxConfig bounds a kernel's configuration, bytes: they have 150 to 300 kB.
+// maxConfig limits the size of a kernel's configuration, bytes: they have 150 to 300 kB.
 const maxConfig = 4 << 20
 
-// readKernelConfig reads the first of the files that is there; nil: none is, or it cannot be read.
+// readKernelConfig reads the first of the files that exists; nil: none exists or can be read.
 func readKernelConfig(paths ...string) map[string]string {
 	for _, path := range paths {
 		f, err := os.Open(path)
@@ -154,7 +155,7 @@ func readKernelConfig(paths ...string) map[string]string {
 	return nil
 }
 
-// parseKernelConfig reads lines as kconfig writes them: CONFIG_NAME=value, and comments for what is not set.
+// parseKernelConfig parses kconfig's format: CONFIG_NAME=value, and comments for unset options.
 func parseKernelConfig(r io.Reader) (map[string]string, error) {
 	out := map[string]string{}
 	lines := bufio.NewScanner(io.LimitReader(r, maxConfig))
@@ -172,20 +173,20 @@ func parseKernelConfig(r io.Reader) (map[string]string, error) {
 	return out, nil
 }
 
-// Plan decides how memory is to be read on this kernel. d is where; nil: it is copied, and use says why. The error is for InPlace only. types
-// are the kernel's: to read them takes 16 ms each time.
+// Plan decides how to read memory on this kernel. d is the direct map; if it is nil, memory is copied, and use has the
+// reason. Only InPlace can cause an error. types are the kernel's, because reading them takes 16 ms each time.
 func Plan(m Mode, types *btf.Cache) (d *Map, use Use, err error) {
 	facts := readKernelFacts(types)
 	return plan(m, &facts, func() (*Map, error) { return Find(types) })
 }
 
-// Safe says why memory is better copied on this kernel than read in place; nil: it can be read in place.
+// Safe returns why memory should be copied on this kernel and not read in place; nil: it can be read in place.
 func Safe() error {
 	facts := readKernelFacts(btf.NewCache())
 	return facts.safe()
 }
 
-// plan decides it by what is known of the kernel; find looks for the direct map.
+// plan decides from facts about the kernel; find finds the direct map.
 func plan(m Mode, k *kernelFacts, find func() (*Map, error)) (d *Map, use Use, err error) {
 	if m == Copy {
 		return nil, Use{}, nil

@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package feature knows what tracing uses of the kernel, and asks whether this kernel has it. It explains; what decides is whether the
-// programs load.
+// Package feature lists the kernel features that tracing uses, and tests whether this kernel has them. The result only
+// explains: whether tracing works is decided by loading the programs.
 package feature
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
-// ErrMissing: the kernel was asked, and does not have it.
+// ErrMissing means that the kernel does not have the feature, according to a test.
 var ErrMissing = errors.New("this kernel does not have it")
 
-// Refusal says in one sentence why a kernel did not take the programs, of an error that is tracer.ErrNotLoaded: what it lacks, where it
-// lacks something, and what it said.
+// Refusal explains in one sentence why a kernel rejected the programs, for an error that is tracer.ErrNotLoaded: the
+// missing features, if any, and the kernel's message.
 func Refusal(err error) string {
 	release := "this kernel"
 	var u unix.Utsname
@@ -46,16 +46,16 @@ func Refusal(err error) string {
 	return fmt.Sprintf("%s has all that the programs use, and refuses them: %s", release, cause)
 }
 
-// Feature is something that tracing uses of the kernel.
+// Feature is a kernel feature that tracing uses.
 type Feature struct {
 	Name    string
-	Version string // of Linux that has it first, for people
-	Without string // what is done without it; empty: it is needed
+	Version string // first version of Linux that has it, for people
+	Without string // what tracing does without it; empty: it is required
 	probe   func() error
 }
 
-// Probe asks the kernel. nil: it has the feature; ErrMissing: it does not; any other error: that is not known, such as for
-// want of the right to ask. Answers are kept for as long as gputrace runs.
+// Probe tests whether the kernel has the feature. It returns nil if so, ErrMissing if not, and any other error if that
+// is not known, for example because the right to test is missing. Results are kept as long as gputrace runs.
 func (f *Feature) Probe() error {
 	ReadVersion()
 	err := f.probe()
@@ -65,14 +65,14 @@ func (f *Feature) Probe() error {
 	return err
 }
 
-// KernelTypes is the name of the feature that is a file: a container can lack it on a kernel that has it.
+// KernelTypes is the name of the feature that is a file: a container can lack the file although the kernel has the feature.
 const KernelTypes = "BTF of the kernel"
 
-// UprobeMulti is the name of the feature without which tracing takes CAP_SYS_ADMIN.
+// UprobeMulti is the name of the feature without which tracing needs CAP_SYS_ADMIN.
 const UprobeMulti = "uprobe_multi links"
 
-// All are the features that the compiled programs use. Versions are those of bpf-helpers(7) and of the commits that bring the map
-// and link types.
+// All lists the features that the compiled programs use. Versions are from bpf-helpers(7) and from the commits that
+// added the map and link types.
 var All = []Feature{
 	{Name: KernelTypes, Version: "5.4", probe: kernelTypes},
 	{Name: "ring buffer", Version: "5.8", probe: mapType(ebpf.RingBuf)},
@@ -91,7 +91,7 @@ var All = []Feature{
 
 func mapType(t ebpf.MapType) func() error { return func() error { return features.HaveMapType(t) } }
 
-// tracingProgram loads one that does nothing, for where ours are.
+// tracingProgram loads an empty program of the type that tracing uses.
 func tracingProgram() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.Tracing, AttachType: ebpf.AttachTraceRawTp, AttachTo: "sched_process_exit", License: "GPL",
@@ -103,18 +103,18 @@ func tracingProgram() error {
 	return p.Close()
 }
 
-// helper asks for a function that programs on uprobes call.
+// helper returns a test for a function that programs on uprobes call.
 func helper(f asm.BuiltinFunc) func() error {
 	return func() error { return features.HaveProgramHelper(ebpf.Kprobe, f) }
 }
 
-// kernelTypes reads what a kernel built with CONFIG_DEBUG_INFO_BTF shows in /sys/kernel/btf/vmlinux.
+// kernelTypes reads /sys/kernel/btf/vmlinux, which a kernel built with CONFIG_DEBUG_INFO_BTF provides.
 func kernelTypes() error {
 	_, err := btf.LoadKernelSpec()
 	return err
 }
 
-// readsInPlace also says no where the kernel has the means but its memory cannot be found.
+// readsInPlace also fails if the kernel has the features but its memory cannot be found.
 func readsInPlace() error {
 	_, err := directmap.Find(btf.NewCache())
 	var refused *ebpf.VerifierError
@@ -124,24 +124,24 @@ func readsInPlace() error {
 	return err
 }
 
-// HasUprobeMulti asks the kernel once for links to many uprobes (6.6).
+// HasUprobeMulti tests once whether the kernel has links to many uprobes (6.6).
 func HasUprobeMulti() bool {
 	ReadVersion()
 	return features.HaveBPFLinkUprobeMulti() == nil
 }
 
-// SystemCall is a call of the kernel that tracing makes, and that a filter can forbid.
+// SystemCall is a system call that tracing makes, and that a filter can forbid.
 type SystemCall struct {
 	Name   string
-	Err    error // it is refused: EPERM, EACCES or ENOSYS
-	Unused bool  // it is not made on this kernel
+	Err    error // the call is refused: EPERM, EACCES or ENOSYS
+	Unused bool  // the call is not made on this kernel
 
-	// Without is what a trace does not have when the call is refused; empty: there is no trace.
+	// Without is what a trace lacks if the call is refused; empty: there is no trace.
 	Without string
 }
 
-// SystemCalls makes each of them in a way that does nothing: with arguments that the kernel looks at before it asks for rights,
-// so that it is a filter that refuses. bpf(2) of kernels that ask first is also refused without CAP_BPF.
+// SystemCalls makes each system call without an effect: with arguments that the kernel rejects before it checks rights,
+// so that only a filter can refuse it. On kernels that check rights first, bpf(2) is also refused without CAP_BPF.
 func SystemCalls() []SystemCall {
 	raw := func(number uintptr, args ...uintptr) error {
 		args = append(args, 0, 0, 0, 0, 0, 0)
@@ -165,5 +165,5 @@ func SystemCalls() []SystemCall {
 	}
 }
 
-// LockedMemory raises the limit of locked memory, which kernels before 5.11 charge BPF memory to. Later ones do not need it.
+// LockedMemory raises the limit of locked memory, to which kernels before 5.11 charge BPF memory. Later ones do not need it.
 func LockedMemory() error { return rlimit.RemoveMemlock() }

@@ -20,16 +20,16 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
-// From Linux 6.11 on a function with a return probe returns through a system call, uretprobe, which the process's seccomp filter is
-// asked about; container runtimes, and systemd, refuse what they do not know, and the process is killed by SIGSEGV
-// (github.com/systemd/systemd/issues/34615, github.com/seccomp/libseccomp/issues/438). Linux 6.14 exempts it, and so do later releases
-// of 6.12 and 6.13: which of those was not found written, so that they count as those that do not.
+// From Linux 6.11 on, a function with a return probe returns through a system call, uretprobe, for which the kernel consults
+// the process's seccomp filter. Container runtimes and systemd refuse unknown system calls, and the process is killed by
+// SIGSEGV (github.com/systemd/systemd/issues/34615, github.com/seccomp/libseccomp/issues/438). Linux 6.14 exempts the call, and
+// so do later releases of 6.12 and 6.13; we know of no list of these, so all of 6.12 and 6.13 count as unsafe.
 const (
 	uretprobeFirst  = 6<<16 | 11<<8 // LINUX_VERSION_CODE
 	uretprobeExempt = 6<<16 | 14<<8
 )
 
-// Trial is what became of a process of ours that had a filter and a return probe.
+// Trial is the result of running a process of ours with a filter and a return probe.
 type Trial uint8
 
 // The outcomes.
@@ -41,14 +41,14 @@ const (
 
 func (t Trial) String() string { return [...]string{"not tried", "survived", "killed"}[t] }
 
-// Guard is what decides on return probes.
+// Guard decides whether return probes are safe.
 type Guard struct {
 	kernel   uint32 // LINUX_VERSION_CODE; 0: not known
-	filtered bool   // a process in which they would be has a filter, or may have
+	filtered bool   // a process that would have them has a filter, or may have one
 	tried    Trial
 }
 
-// Safe reports whether return probes may be placed. What was seen decides; the version only where nothing could be.
+// Safe reports whether return probes may be placed. It uses the result of the trial or, without one, the kernel version.
 func (g Guard) Safe() bool {
 	switch {
 	case !g.filtered || g.tried == Survived:
@@ -60,7 +60,7 @@ func (g Guard) Safe() bool {
 	}
 }
 
-// tryReturns finds out once what this kernel does. It takes the rights to attach.
+// tryReturns runs the trial on this kernel, once. It requires the rights to attach.
 var tryReturns = sync.OnceValues(func() (Trial, error) {
 	dir, err := program.Place(program.Image, program.Driver)
 	if err != nil {
@@ -76,7 +76,7 @@ func tryReturnsIn(path string) (Trial, error) {
 		return NotTried, err
 	}
 	defer o.Close()
-	if err := o.Step(0); err != nil { // runs, and has its filter
+	if err := o.Step(0); err != nil { // it runs, and has its filter
 		return NotTried, err
 	}
 	seen, err := newSeen()
@@ -128,7 +128,7 @@ func newSeen() (*seen, error) {
 	return s, nil
 }
 
-// attach puts a return probe on a function of our own, in one process.
+// attach places a return probe on a function of our own, in one process.
 func (s *seen) attach(path string, pid int) error {
 	code, err := program.ReadCode()
 	if err != nil {
@@ -165,21 +165,21 @@ func (s *seen) close() {
 	_ = s.counter.Close()
 }
 
-// Ask finds out what is known of return probes in a process. It takes the rights to attach. tried is what became of a process of ours,
-// where that was found out before.
+// Ask returns what is known about return probes in a process. It requires the rights to attach. tried is the result of
+// an earlier trial, if there was one.
 func Ask(filtered bool, tried Trial) Guard {
 	g := Guard{filtered: filtered, tried: tried}
 	if g.filtered {
 		feature.ReadVersion()
 		g.kernel, _ = features.LinuxVersionCode() // 0: not known
 		if tried == NotTried {
-			g.tried, _ = tryReturns() // not made: the version decides
+			g.tried, _ = tryReturns() // without a trial the version decides
 		}
 	}
 	return g
 }
 
-// Says is what an unsafe answer rests on.
+// Says returns the reason for an unsafe result.
 func (g Guard) Says() string {
 	if g.tried == Killed {
 		return "a process of our own with such a filter was just killed by one"
