@@ -210,7 +210,7 @@ func (s StackStatus) Complete() bool { return s == StatusOK || s == StatusUnwoun
 // FrameKind is the kind of a frame's code.
 type FrameKind uint8
 
-// A native frame has a Module and an Addr, a Python frame a File and a Line.
+// A native frame has a Module and an Addr; a Python frame has a File and a Line.
 const (
 	FrameNative FrameKind = 1
 	FramePython FrameKind = 2
@@ -219,29 +219,29 @@ const (
 // Frame is one frame of a stack, with its names.
 type Frame struct {
 	Kind FrameKind
-	// Func is the qualified name of a Python function, or the simplified demangled name of a native one. Empty for a
-	// native frame without a symbol.
+	// Func is the qualified name of a Python function, or the simplified demangled name of a native one. It is empty
+	// for a native frame without a symbol.
 	Func      string
-	Linkage   string // native: the mangled name as the symbol table has it; empty for Python
-	File      string // Python: co_filename; native: the source, empty without debug information
+	Linkage   string // native: the mangled name from the symbol table; empty for Python
+	File      string // Python: co_filename; native: the source file, empty without debug information
 	Line      int    // 0: unknown
 	StartLine int    // first line of the function; 0: unknown
 
 	Module *Module // native: the object file; nil when the pc is in none, and for Python
-	Addr   uint64  // native: the pc in the process. Of a caller, the return address
-	// Offset is Addr relative to the module's link-time addresses (what addr2line takes), bytes.
+	Addr   uint64  // native: the pc in the process; for a caller, the return address
+	// Offset is Addr relative to the module's link-time addresses (the argument of addr2line), bytes.
 	Offset uint64
-	// Eval: a native frame is the interpreter's own loop. The Python frames that it runs follow it, rootward.
+	// Eval marks a native frame of the interpreter's own loop. The Python frames that it runs follow it, rootward.
 	Eval bool
-	// Inlined: the compiler put this native frame's code into the next one, rootward, which has the same Addr: Line is
-	// in this function, that of the next frame is the line of the call. Such frames are known where there is debug information.
+	// Inlined means that the compiler inlined this native function into the next frame, rootward, which has the same Addr: Line
+	// is in this function, and the next frame's Line is the call. Inlined frames are known only with debug information.
 	Inlined bool
 }
 
-// Unread reports whether a Python frame could not be read: its file and its function both say why.
+// Unread reports whether a Python frame could not be read. Its file and its function then give the reason.
 func (f *Frame) Unread() bool { return f.Kind == FramePython && f.Func != "" && f.Func == f.File }
 
-// Label is a name for people: the frame's function, or "lib+0xoffset", or the bare address.
+// Label returns a name for people: the frame's function, "lib+0xoffset", or the bare address.
 func (f *Frame) Label() string {
 	switch {
 	case f.Func != "":
@@ -253,16 +253,16 @@ func (f *Frame) Label() string {
 	}
 }
 
-// Module is one object file as it is mapped into a process.
+// Module is one object file that is mapped into a process.
 type Module struct {
-	Path    string // as the process sees it; "[vdso]" for the vdso
-	BuildID string // GNU build-id, hex; empty when it has none
+	Path    string // path as the process sees it; "[vdso]" for the vdso
+	BuildID string // GNU build ID, hex; empty when it has none
 	Start   uint64 // first address of its executable mapping
-	Limit   uint64 // first address behind it
+	Limit   uint64 // first address after it
 	Offset  uint64 // file offset of Start
 }
 
-// Name is the last element of the path.
+// Name returns the last element of the path.
 func (m *Module) Name() string {
 	for i := len(m.Path) - 1; i >= 0; i-- {
 		if m.Path[i] == '/' {
@@ -281,14 +281,14 @@ type Stack struct {
 
 // Source produces events in the order in which they happened.
 type Source interface {
-	// Read appends up to cap(buf)-len(buf) events to buf. It blocks until there is at least one, a short time has passed
-	// (then it may return none), or the source is exhausted: io.EOF, after the last event.
+	// Read appends up to cap(buf)-len(buf) events to buf. It blocks until there is at least one, or for a short time,
+	// after which it may return none. It returns io.EOF after the last event.
 	Read(buf []Event) ([]Event, error)
-	// Stack resolves an id. The result is shared: do not change it. It is nil for 0 and for an unknown id.
+	// Stack returns the stack with an id, or nil for 0 and for an unknown id. The result is shared: do not change it.
 	Stack(id StackID) *Stack
 }
 
-// Resolve returns the frames of a stack, as Source.Stack does. It returns nil for an id that it does not know, perhaps not yet.
+// Resolve returns the stack with an id, as Source.Stack does, or nil if the id is not known, or not yet.
 type Resolve func(StackID) *Stack
 
 func name[T ~uint8](names map[T]string, v T, what string) string {

@@ -99,10 +99,10 @@ const (
 	Execed      // the target became another program
 )
 
-// instanceShift keeps the stacks of programs apart that had the same number one after the other.
+// instanceShift keeps apart the stacks of programs that had the same PID in turn.
 const instanceShift = 20
 
-// close ends the watch for its end.
+// close closes the watch for the process's end.
 func (t *Target) close() {
 	if t.exit != nil {
 		t.exit.close()
@@ -110,16 +110,16 @@ func (t *Target) close() {
 	}
 }
 
-// losses are what did not fit the ring, or was lost otherwise.
+// losses counts events and stacks that did not fit the ring, or were lost for other reasons.
 type losses struct{ events, stacks uint64 }
 
-// lostNow is what was lost of the program so far.
+// lostNow returns the program's losses so far.
 func (t *Target) lostNow() losses {
 	now := t.tracer.kernel.TracedAt(t.place.Index)
 	return losses{t.earlier.events + now.Lost, t.earlier.stacks + now.StacksLost}
 }
 
-// exitWatch knows whether a process has ended. Its descriptor stands for that very process, not for its number.
+// exitWatch reports whether a process has ended. Its descriptor refers to the process itself, so a reused PID does not matter.
 type exitWatch struct{ fd int }
 
 func watchExit(p *process.Process) (*exitWatch, error) {
@@ -138,23 +138,23 @@ func (w *exitWatch) ended() bool {
 
 func (w *exitWatch) close() { _ = unix.Close(w.fd) }
 
-// PID is the number of the process.
+// PID returns the PID of the process.
 func (t *Target) PID() uint32 { return t.place.PID }
 
-// Process is the process.
+// Process returns the process.
 func (t *Target) Process() *process.Process { return t.process }
 
-// Found describes the attach.
+// Found describes what the attach found.
 func (t *Target) Found() *Found { return &t.found }
 
-// End says why the trace of the process ended, or Running.
+// End returns why the trace of the process ended, or Running.
 func (t *Target) End() End { return t.end }
 
 // Began reports whether the process, or the program that it runs, began while it was traced.
 func (t *Target) Began() bool { return t.began }
 
-// About is what the process says of itself, and when it has ended or is about to, what it said while it ran: one that ends has given its
-// memory back a while before the kernel calls it ended.
+// About returns the process's description of itself. After the process has ended, or while it is ending, it is the
+// description from before: an ending process frees its memory some time before the kernel reports its end.
 func (t *Target) About() *process.About {
 	kept := t.about
 	if t.process.Alive() {
@@ -174,10 +174,11 @@ func (t *Target) About() *process.About {
 // Stack implements event.Source.
 func (t *Target) Stack(id event.StackID) *event.Stack { return t.records.Stack(id) }
 
-// CellText is the text of a notebook's cell, by the name of its file in stacks. ok false: it is none, or has no text.
+// CellText returns the text of a notebook's cell, by the name of its file in stacks. ok is false if the name is not a
+// cell's, or the cell has no text.
 func (t *Target) CellText(name string) (text string, ok bool) { return t.cells.Text(name) }
 
-// prepare makes what a target has that is hooked.
+// prepare creates the parts of a target that is hooked.
 func (t *Target) prepare() {
 	tr := t.tracer
 	t.code = mapped.NewFiles(t.process, tr.options.CacheDir, tr.rows, tr.files)
@@ -186,8 +187,8 @@ func (t *Target) prepare() {
 	t.reused = tr.instances[t.place.PID] << instanceShift
 }
 
-// start hooks what a new target has mapped, and has the kernel side trace it. Before the first probe is in place, everything that the
-// unwinder needs is: the first event has a stack.
+// start hooks the libraries that a new target has mapped, and lets the kernel side trace it. It prepares everything for
+// the unwinder before it places the first probe, so that the first event has a stack.
 func (t *Target) start() error {
 	begin := time.Now()
 	t.prepare()
@@ -201,7 +202,7 @@ func (t *Target) start() error {
 	}
 	t.followMappings(maps)
 	t.findPython()
-	t.findAutograd() // while the programs are loaded; publish has it then
+	t.findAutograd() // concurrently with loading the programs; publish uses the result
 	probes, err := t.discover()
 	if err := errors.Join(err, t.tracer.Ready()); err != nil {
 		return err
@@ -229,19 +230,19 @@ func (t *Target) start() error {
 	return nil
 }
 
-// follow makes the kernel side trace a target.
+// follow lets the kernel side trace a target.
 func (t *Target) follow() error {
 	if err := t.tracer.kernel.Follow(&t.place, t.tracer.options.Children); err != nil {
 		return err
 	}
-	if !t.process.Alive() { // its number must not become another's
+	if !t.process.Alive() { // its PID must not become another process's
 		return fmt.Errorf("pid %d has ended: %w", t.place.PID, process.ErrNotExist)
 	}
 	t.state = stateFollowed
 	return nil
 }
 
-// open looks at the process itself, which may have ended already.
+// open opens the process, which may have ended.
 func (t *Target) open() {
 	if t.process != nil {
 		return
@@ -255,10 +256,10 @@ func (t *Target) open() {
 	if about := p.About(); p.Alive() {
 		t.about = *about
 	}
-	t.exit, _ = watchExit(p) // without it, a record reports its end
+	t.exit, _ = watchExit(p) // without it, a record reports the end
 }
 
-// publish writes the mappings that were last read into the kernel. See kernel.Side.Publish.
+// publish writes the current mappings to the kernel. See kernel.Side.Publish.
 func (t *Target) publish(force bool) error {
 	t.tracer.warnings = append(t.tracer.warnings, t.code.TakeFailed()...)
 	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {
@@ -272,7 +273,7 @@ func (t *Target) publish(force bool) error {
 	return t.tracer.kernel.Publish(&t.place, info, t.tracer.rows, t.changes, force)
 }
 
-// attach places probes, and notes which of them are in files of the target.
+// attach places probes, and records which of them are in the target's files.
 func (t *Target) attach(probes []*kernel.Probe) error {
 	err := t.tracer.hook(probes, t.tracer.scope(t.process))
 	for _, p := range probes {
@@ -287,7 +288,7 @@ func (t *Target) findPython() {
 	t.python, t.found.PythonErr = cpython.Find(t.process)
 }
 
-// targetCode is what decoding asks of the process.
+// targetCode implements decode.Code for a target.
 type targetCode struct{ target *Target }
 
 func (c targetCode) Memory() process.Memory { return c.target.process }
@@ -304,7 +305,7 @@ func (c targetCode) Reused() uint64 { return c.target.reused }
 
 func (c targetCode) Allocates() { c.target.wantAutograd() }
 
-// MappedAt implements decode.Code: what came later than the stack is not what it met.
+// MappedAt implements decode.Code. It ignores code that is newer than the stack.
 func (c targetCode) MappedAt(pc uint64) *mapped.Region {
 	if r := mapped.Find(c.target.regions, pc); r != nil && r.Since <= c.target.reached {
 		return r

@@ -11,19 +11,19 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Limits of what is believed of a snapshot.
+// Limits on the content of a snapshot.
 const (
 	maxDevices = math.MaxInt8 + 1 // event.Device.Index
-	maxBytes   = 1 << 57          // an x86-64 process has 57 address bits at most
-	// workPerValue is how often each value may be looked at: lists can be referred to from many places.
+	maxBytes   = 1 << 57          // an x86-64 process has at most 57 address bits
+	// workPerValue limits how often each value may be read, because many places can refer to one list.
 	workPerValue = 64
 )
 
-// action is what an entry of the history says.
+// action is the kind of an entry of the history.
 type action uint8
 
 const (
-	actionOther action = iota // nothing about memory, or not known here
+	actionOther action = iota // no change of memory, or not known
 	actionAlloc
 	actionFreeRequested
 	actionFreeCompleted
@@ -34,7 +34,7 @@ const (
 	actionOOM
 )
 
-// actions are as torch/csrc/cuda/memory_snapshot.cpp spells them.
+// actions are the names in torch/csrc/cuda/memory_snapshot.cpp.
 var actions = map[string]action{
 	"alloc": actionAlloc, "free_requested": actionFreeRequested, "free_completed": actionFreeCompleted,
 	"segment_alloc": actionSegmentAlloc, "segment_free": actionSegmentFree, "segment_map": actionSegmentMap,
@@ -44,26 +44,26 @@ var actions = map[string]action{
 
 // entry is one entry of a device's history.
 type entry struct {
-	time   uint64 // nanoseconds since 1970; 0: the snapshot does not say
+	time   uint64 // nanoseconds since 1970; 0: not in the snapshot
 	addr   uint64
-	size   uint64 // bytes: as asked for, of a block; of a segment, its own
-	block  uint64 // bytes of the block, which snapshots of gputrace's own tell; 0: not known
+	size   uint64 // bytes: the requested size for a block; a segment's own size
+	block  uint64 // bytes of the block, which gputrace's own snapshots contain; 0: not known
 	stream uint64
 	stack  uint32 // number + 1; 0: none
 	device uint8
 	action action
 }
 
-// block is a block of a segment at the end.
+// block is a block of a segment at the end of the history.
 type block struct {
 	addr, size uint64
 	requested  uint64 // event.Unknown
 	stack      uint32 // as in entry
 	allocated  bool   // the program holds it
-	active     bool   // it is allocated, or waits for another stream's work
+	active     bool   // allocated, or waiting for another stream's work
 }
 
-// segment is a segment at the end; of an expandable segment, a part that is mapped without a gap.
+// segment is a segment at the end of the history, or a contiguously mapped part of an expandable one.
 type segment struct {
 	addr, size, stream uint64
 	stack              uint32
@@ -72,7 +72,7 @@ type segment struct {
 	blocks             []block
 }
 
-// settings are those of the allocator that decide how large a block is. Their zero value is PyTorch's default.
+// settings are the allocator settings that determine the size of blocks. The zero value is PyTorch's default.
 type settings struct {
 	known      bool
 	expandable bool
@@ -85,23 +85,23 @@ type contents struct {
 	segments []segment
 	entries  [][]entry // by device
 	settings settings
-	unknown  map[string]int // entries by an action that is not known here
+	unknown  map[string]int // number of entries by unknown action
 	timed    bool           // entries have a time
 	stacks   *stacks
 }
 
-// decoder makes contents of a pickle.
+// decoder converts a pickle to contents.
 type decoder struct {
 	*pickle
 	out    *contents
-	work   int // that may still be done
+	work   int // work left before the limit
 	keys   map[string]uint64
-	action map[uint64]action // by number of the text
-	listed map[uint64]uint32 // stacks by number of their list
-	sized  bool              // the entries tell the sizes of blocks, where they are not what was asked for
+	action map[uint64]action // by index of the text
+	listed map[uint64]uint32 // stacks by index of their list
+	sized  bool              // the entries contain the sizes of blocks that differ from the requested ones
 }
 
-// errShape is in every error about what a value is.
+// errShape is wrapped by every error about an unexpected value.
 var errShape = errors.New("unexpected content")
 
 func shape(format string, args ...any) error {
@@ -127,7 +127,7 @@ func decode(p *pickle) (*contents, error) {
 
 func (d *decoder) snapshot() error {
 	segments, traces := d.root, value{}
-	if d.root.kind == kindDict { // a bare list is what torch.cuda.memory_snapshot() gives
+	if d.root.kind == kindDict { // torch.cuda.memory_snapshot() returns a bare list
 		var err error
 		if segments, err = d.field(d.root, "segments"); err != nil {
 			return err
@@ -159,7 +159,7 @@ func (d *decoder) spend(n int) error {
 	return nil
 }
 
-// each goes through a list or tuple.
+// each calls do for each element of a list or tuple.
 func (d *decoder) each(v value, what string, do func(i int, v value) error) error {
 	if v.kind != kindList && v.kind != kindTuple {
 		return shape("%s: %s, want a list", what, kindNames[v.kind])
@@ -176,7 +176,7 @@ func (d *decoder) each(v value, what string, do func(i int, v value) error) erro
 	return nil
 }
 
-// get finds a key of a dict; not ok: it has none, or is no dict.
+// get returns the value of a dict's key; not ok if the key is missing or v is not a dict.
 func (d *decoder) get(v value, key string) (value, bool) {
 	at, ok := d.keys[key]
 	if v.kind != kindDict || !ok {
@@ -192,7 +192,7 @@ func (d *decoder) get(v value, key string) (value, bool) {
 	return value{}, false
 }
 
-// field is a key that must be there.
+// field returns the value of a required key.
 func (d *decoder) field(v value, key string) (value, error) {
 	if v.kind != kindDict {
 		return value{}, shape("%s, want a dict", kindNames[v.kind])
@@ -204,7 +204,7 @@ func (d *decoder) field(v value, key string) (value, error) {
 	return out, d.spend(0)
 }
 
-// number is an integer that must be there, from 0 to below limit.
+// number returns a required integer from 0 to below limit.
 func (d *decoder) number(v value, key string, limit uint64) (uint64, error) {
 	n, err := d.field(v, key)
 	switch {
@@ -218,7 +218,7 @@ func (d *decoder) number(v value, key string, limit uint64) (uint64, error) {
 	return n.bits, nil
 }
 
-// optional is an integer that need not be there; event.Unknown.
+// optional returns an optional integer, or event.Unknown.
 func (d *decoder) optional(v value, key string, limit uint64) uint64 {
 	n, ok := d.get(v, key)
 	if !ok || n.kind != kindInt || n.bits >= limit {
@@ -227,7 +227,7 @@ func (d *decoder) optional(v value, key string, limit uint64) uint64 {
 	return n.bits
 }
 
-// handle is a stream: an address, or 0 for the default one.
+// handle returns a stream: an address, or 0 for the default one.
 func (d *decoder) handle(v value) uint64 {
 	n, ok := d.get(v, "stream")
 	if !ok || n.kind != kindInt && n.kind != kindUint {
@@ -248,7 +248,7 @@ func (d *decoder) text(v value) string {
 	return d.texts[v.bits]
 }
 
-// settings reads what PyTorch 2.1 and later say of the allocator's configuration.
+// settings reads the allocator's configuration, which PyTorch 2.1 and later write.
 func (d *decoder) settings(v value) {
 	s := &d.out.settings
 	s.known = v.kind == kindDict
@@ -286,7 +286,7 @@ func (d *decoder) segment(_ int, v value) error {
 	if err != nil {
 		return err
 	}
-	at := s.addr // PyTorch before 2.1 does not say where a block is
+	at := s.addr // PyTorch before 2.1 does not write the address of a block
 	err = d.each(blocks, "block", func(_ int, v value) error {
 		b, err := d.block(v, at)
 		at = b.addr + b.size
@@ -303,7 +303,7 @@ func (d *decoder) segment(_ int, v value) error {
 	return nil
 }
 
-// block is the block that must be at an address.
+// block reads the block that must be at an address.
 func (d *decoder) block(v value, at uint64) (block, error) {
 	size, err := d.number(v, "size", maxBytes)
 	if err != nil {
@@ -323,7 +323,7 @@ func (d *decoder) block(v value, at uint64) (block, error) {
 	switch s := d.text(state); s {
 	case "active_allocated":
 		b.allocated, b.active = true, true
-	case "active_pending_free", "active_awaiting_free": // as PyTorch spells it, and documents it
+	case "active_pending_free", "active_awaiting_free": // PyTorch's spelling, and the documented one
 		b.active = true
 	case "inactive":
 		return b, nil
@@ -336,7 +336,7 @@ func (d *decoder) block(v value, at uint64) (block, error) {
 	return b, err
 }
 
-// history reads what PyTorch 2.0 says of the allocation of a block.
+// history reads what PyTorch 2.0 writes about the allocation of a block.
 func (d *decoder) history(v value, b *block) error {
 	list, ok := d.get(v, "history")
 	if !ok || list.kind != kindList || len(d.containers[list.bits]) == 0 {
@@ -365,7 +365,7 @@ func (d *decoder) entry(device int, v value) error {
 		return nil
 	}
 	e := entry{action: a, device: uint8(device), stream: d.handle(v)}
-	if a == actionOOM { // a request can be of any size
+	if a == actionOOM { // a request can have any size
 		e.size = d.optional(v, "size", math.MaxInt64)
 	} else if e.size, err = d.number(v, "size", maxBytes); err != nil {
 		return err
@@ -391,7 +391,7 @@ func (d *decoder) entry(device int, v value) error {
 	return nil
 }
 
-// frames is the number of a stack, plus one; 0: there is none.
+// frames returns the number of a stack, plus one; 0: none.
 func (d *decoder) frames(v value) (uint32, error) {
 	list, ok := d.get(v, "frames")
 	if !ok || list.kind == kindNone {
@@ -417,7 +417,7 @@ func (d *decoder) frames(v value) (uint32, error) {
 	return n, nil
 }
 
-// frame is the number of a frame.
+// frame returns the number of a frame.
 func (d *decoder) frame(v value) (uint32, error) {
 	name, err := d.field(v, "name")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 func mapKeys(m map[string]int) iter.Seq[string] { return maps.Keys(m) }
 
-// advance fills the queue, or sets the marks, with what comes next.
+// advance adds the next events to the queue, or sets the annotations.
 func (s *Source) advance() {
 	s.queue = s.queue[:0]
 	switch s.stage {
@@ -38,7 +38,7 @@ func (s *Source) advance() {
 	s.stage++
 }
 
-// baselines makes annotations of the totals before the history.
+// baselines adds annotations for the totals before the history.
 func (s *Source) baselines() {
 	for d, h := range s.devices {
 		m := event.Annotation{Kind: event.AnnotationBaseline, Device: cuda(d), Reserved: h.reserved}
@@ -53,7 +53,7 @@ func (s *Source) baselines() {
 	}
 }
 
-// look makes the annotations of one reading of the allocator state.
+// look adds the annotations of one reading of the allocator state.
 func (s *Source) look(time uint64, totals func(device int) event.Observation) {
 	s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationWatch})
 	for d := range s.devices {
@@ -74,12 +74,12 @@ func cuda(device int) event.Device {
 	return event.Device{Type: event.DeviceCUDA, Index: int8(device)}
 }
 
-// unnamed is the blocks from before the history that have no stack.
+// unnamed returns the blocks from before the history that have no stack.
 func (s *Source) unnamed(device int) event.Observation {
 	return s.before(device, func(stack uint32) bool { return stack == 0 })
 }
 
-// atBeginning is all blocks from before the history.
+// atBeginning returns all blocks from before the history.
 func (s *Source) atBeginning(device int) event.Observation {
 	return s.before(device, func(uint32) bool { return true })
 }
@@ -102,7 +102,7 @@ func (s *Source) before(device int, want func(stack uint32) bool) event.Observat
 	return o
 }
 
-// atEnd is the snapshot's own state.
+// atEnd returns the snapshot's own state.
 func (s *Source) atEnd(device int) event.Observation {
 	o := event.Observation{Segments: []event.ObservedSegment{}}
 	for _, g := range s.contents.of(device) {
@@ -116,7 +116,7 @@ func (s *Source) atEnd(device int) event.Observation {
 	return o
 }
 
-// namedSegments queues the segments from before of which the stack is known.
+// namedSegments queues the segments from before the history whose stack is known.
 func (s *Source) namedSegments(device int) {
 	h := s.devices[device]
 	s.totals[device].reserved = h.reserved
@@ -129,7 +129,7 @@ func (s *Source) namedSegments(device int) {
 	}
 }
 
-// namedBlocks queues the blocks from before of which the stack is known.
+// namedBlocks queues the blocks from before the history whose stack is known.
 func (s *Source) namedBlocks(device int) {
 	h, t := s.devices[device], &s.totals[device]
 	for i := range h.before {
@@ -154,14 +154,14 @@ func (s *Source) event(device int, kind event.Kind, layer event.Layer, time uint
 	}
 }
 
-// torch is an event of the caching allocator, with its totals.
+// torch returns an event of the caching allocator, with its totals.
 func (s *Source) torch(device int, kind event.Kind, time uint64) event.Event {
 	e := s.event(device, kind, event.LayerTorch, time)
 	e.Allocated, e.Reserved = s.totals[device].allocated, s.totals[device].reserved
 	return e
 }
 
-// follow queues what one entry comes to.
+// follow queues the events of one entry.
 func (s *Source) follow(device, i int) {
 	x, t := &s.contents.entries[device][i], &s.totals[device]
 	size := s.devices[device].sizes[i]
@@ -206,8 +206,8 @@ func (s *Source) push(e event.Event, x *entry) {
 	s.queue = append(s.queue, e)
 }
 
-// mapParts queues the mapping of memory: each part that can be unmapped for itself is physical memory of its own, which exists
-// as long as it is mapped.
+// mapParts queues the mapping of memory. Each part that can be unmapped separately is physical memory of its own, which
+// exists as long as it is mapped.
 func (s *Source) mapParts(device int, x *entry) {
 	cuts := s.parts[device]
 	from, to := within(cuts, x.addr, x.addr+x.size)

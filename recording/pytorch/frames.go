@@ -16,12 +16,12 @@ type frameKey struct {
 	line       uint64
 }
 
-// stacks numbers stacks, each once. The number of a stack is that of event.StackID: from 1.
+// stacks numbers the different stacks. Numbers are those of event.StackID and begin with 1.
 type stacks struct {
 	frames  []event.Frame
 	frameAt map[frameKey]uint32
 	modules map[string]*event.Module
-	lists   [][]uint32 // by number - 1
+	lists   [][]uint32 // index: number - 1
 	listAt  map[string]uint32
 	made    map[event.StackID]*event.Stack
 	scrap   []byte
@@ -34,7 +34,7 @@ func newStacks() *stacks {
 	}
 }
 
-// add numbers a stack; 0: it has no frames.
+// add returns the number of a stack; 0 if it has no frames.
 func (s *stacks) add(frames []uint32) uint32 {
 	if len(frames) == 0 {
 		return 0
@@ -62,9 +62,9 @@ func (s *stacks) frame(k frameKey) uint32 {
 	return n
 }
 
-// newFrame says of what kind a frame is: PyTorch does not. A Python frame has a Python file, or a name in angle brackets for
-// one ("<string>", "<frozen runpy>"), or the name of a cell of a notebook, which ends in .py too; everything else is native.
-// If PyTorch did not symbolize a native frame, the line is an offset in the library.
+// newFrame determines the kind of a frame, which PyTorch does not write. A Python frame has a Python file, or a name in
+// angle brackets instead ("<string>", "<frozen runpy>"), or the name of a notebook's cell, which also ends in .py; all
+// others are native. If PyTorch did not symbolize a native frame, the line is an offset in the library.
 func (s *stacks) newFrame(k frameKey) event.Frame {
 	f := event.Frame{Kind: event.FrameNative, Func: k.name, File: k.file, Line: int(k.line)}
 	switch {
@@ -84,14 +84,14 @@ func (s *stacks) newFrame(k frameKey) event.Frame {
 	return f
 }
 
-// unknownName is what PyTorch writes for a name that it could not find.
+// unknownName is PyTorch's text for an unknown name.
 const unknownName = "??"
 
 func isPython(k *frameKey) bool {
 	return strings.HasSuffix(k.file, ".py") || strings.HasPrefix(k.file, "<") && strings.HasSuffix(k.file, ">")
 }
 
-// isLibrary recognises "libc10.so", "libc.so.6" and programs, which have no extension.
+// isLibrary recognises "libc10.so", "libc.so.6", and programs, which have no extension.
 func isLibrary(file string) bool {
 	base := path.Base(file)
 	return strings.HasSuffix(base, ".so") || strings.Contains(base, ".so.") || path.IsAbs(file) && !strings.Contains(base, ".") ||
@@ -107,7 +107,7 @@ func (s *stacks) module(file string) *event.Module {
 	return m
 }
 
-// bare is a native function's name without its parameters, as event.Frame has it: PyTorch writes them too.
+// bare returns the name of a native function without its parameters, which PyTorch writes, as event.Frame requires.
 func bare(name string) string {
 	s := strings.TrimSuffix(name, " const")
 	if !strings.HasSuffix(s, ")") {
@@ -127,7 +127,7 @@ func bare(name string) string {
 	return name
 }
 
-// stack makes a stack; nil for a number that is none.
+// stack returns a stack; nil for an unknown number.
 func (s *stacks) stack(id event.StackID) *event.Stack {
 	if id == 0 || uint64(id) > uint64(len(s.lists)) {
 		return nil
@@ -145,8 +145,9 @@ func (s *stacks) stack(id event.StackID) *event.Stack {
 	return st
 }
 
-// recorderDepth is how many frames at the leaf are of PyTorch's recorder, which took the stack: torch::unwind and CapturedTraceback
-// (torch/csrc/profiler/unwind and combined_traceback.cpp), and above them the function that calls it, which has no exported name.
+// recorderDepth returns the number of leaf frames that belong to PyTorch's recorder, which took the stack:
+// torch::unwind and CapturedTraceback (torch/csrc/profiler/unwind and combined_traceback.cpp), and the function that
+// calls it, which has no exported name.
 func recorderDepth(frames []event.Frame) int {
 	n := 0
 	for n < len(frames) && (strings.HasPrefix(frames[n].Func, "torch::unwind::") || strings.HasPrefix(frames[n].Func, "torch::CapturedTraceback::")) {

@@ -7,30 +7,30 @@ import (
 	"slices"
 )
 
-// history is what happened on one device: the entries, and what they leave out. An entry has the size that was asked for, not
-// that of the block; what was allocated before the first entry is not in it at all. Both are found by following the allocator's rules
-// from the beginning, and by the blocks at the end, whose sizes are known.
+// history is the history of one device: its entries, and what they omit. An entry has the requested size, not the
+// block's, and there are no entries for earlier allocations. Both are reconstructed from the allocator's rules, and
+// from the blocks at the end, whose sizes are known.
 type history struct {
 	settings *settings
 	entries  []entry
-	sizes    []uint64 // of the blocks that the entries are about, bytes
-	before   []before // blocks
+	sizes    []uint64 // block sizes for the entries, bytes
+	before   []before // earlier blocks
 	segments []segmentBefore
-	mapped   ranges // of expandable segments, before
+	mapped   ranges // memory of expandable segments mapped before
 
-	allocated, reserved uint64 // before, bytes
-	contradictions      int    // entries that do not follow from those before
-	odd                 int    // blocks at the end whose sizes are not what the allocator's rules make of what was asked for
-	uncertain           int    // blocks from before whose size is at least what it is taken for
+	allocated, reserved uint64 // totals before, bytes
+	contradictions      int    // number of entries that contradict earlier ones
+	odd                 int    // number of blocks at the end whose sizes differ from the allocator's rules
+	uncertain           int    // number of earlier blocks whose assumed size is a lower bound
 
-	births   []int          // of each entry: that of its block, an entry, or ^index of before; unborn
-	now      map[uint64]int // what is or was last at an address, as in births
+	births   []int          // for each entry, the entry that allocated its block, or ^index of before; unallocated
+	now      map[uint64]int // current or last block at an address, as in births
 	phases   map[uint64]phase
 	occupied places // blocks of the large pool
 	held     places // segments that are not expandable
 }
 
-// unallocated is the birth of no block.
+// unallocated marks an entry without a block.
 const unallocated = int(^uint(0) >> 1)
 
 type phase uint8
@@ -46,7 +46,7 @@ type before struct {
 	block
 	stream uint64
 	exact  bool // its size is known
-	known  bool // by the state at the end
+	known  bool // known from the state at the end
 }
 
 // segmentBefore is a segment from before the first entry that is not expandable.
@@ -55,7 +55,7 @@ type segmentBefore struct {
 	stack              uint32
 }
 
-// newHistory makes the history of a device from its entries and its segments at the end.
+// newHistory returns the history of a device from its entries and its segments at the end.
 func newHistory(entries []entry, segments []segment, s *settings) *history {
 	h := &history{
 		settings: s, entries: entries, sizes: make([]uint64, len(entries)), births: make([]int, len(entries)),
@@ -78,7 +78,7 @@ func newHistory(entries []entry, segments []segment, s *settings) *history {
 	return h
 }
 
-// follow finds which entries are about one block, and which blocks must have been there before.
+// follow finds which entries are about one block, and which blocks must have existed before.
 func (h *history) follow() {
 	for i := range h.entries {
 		e := &h.entries[i]
@@ -105,7 +105,7 @@ func (h *history) follow() {
 	}
 }
 
-// given is a block from before that an entry frees.
+// given returns an earlier block that an entry frees.
 func (h *history) given(e *entry, allocated bool) before {
 	size := h.settings.round(e.size)
 	b := before{
@@ -124,7 +124,7 @@ func (h *history) check(ok bool) {
 	}
 }
 
-// end takes over what the blocks at the end tell.
+// end adds the information from the blocks at the end.
 func (h *history) end(segments []segment) {
 	for i := range segments {
 		s := &segments[i]
@@ -151,7 +151,7 @@ func (h *history) end(segments []segment) {
 	}
 }
 
-// compare notes when the rules do not lead to the known size of a block.
+// compare counts a block if the rules do not lead to its known size.
 func (h *history) compare(e *entry, size uint64) {
 	rounded := h.settings.round(e.size)
 	switch more := size - rounded; {
@@ -161,7 +161,7 @@ func (h *history) compare(e *entry, size uint64) {
 	}
 }
 
-// segmentsBefore finds the segments that were there before, from those at the end and the entries.
+// segmentsBefore finds the earlier segments, from the segments at the end and the entries.
 func (h *history) segmentsBefore(segments []segment) {
 	seen := map[uint64]bool{}
 	for i := range h.entries {
@@ -201,8 +201,8 @@ func (h *history) segmentsBefore(segments []segment) {
 	}
 }
 
-// settleBefore finds the sizes of the blocks from before that were given back since. Free blocks of the large pool are larger
-// than smallSize: what is less between two blocks belongs to the first.
+// settleBefore finds the sizes of the earlier blocks that were freed. Free blocks of the large pool are larger than
+// smallSize, so a smaller gap between two blocks belongs to the first one.
 func (h *history) settleBefore() {
 	order := h.apart()
 	for n, i := range order {
@@ -229,7 +229,7 @@ func (h *history) settleBefore() {
 	}
 }
 
-// apart returns the blocks from before by address, without those that cannot have been there beside the ones at the end.
+// apart returns the earlier blocks by address, without those that cannot have existed together with the blocks at the end.
 func (h *history) apart() []int {
 	order := make([]int, len(h.before))
 	for i := range order {
@@ -252,7 +252,7 @@ func (h *history) apart() []int {
 	})
 }
 
-// replay follows the allocator, so that each entry gets the size of its block.
+// replay follows the allocator's rules to find the block size for each entry.
 func (h *history) replay() {
 	for i := range h.entries {
 		switch e := &h.entries[i]; e.action {
@@ -306,8 +306,8 @@ func (h *history) alloc(i int) {
 	h.occupied.put(place{span{e.addr, e.addr + h.sizes[i]}, i})
 }
 
-// learn: where a block begins, the one before it must have ended, when its size was not known and there is less between them
-// than could be a free block.
+// learn corrects the unknown size of the previous block when a block begins: the previous one extends up to it if the
+// gap is smaller than any free block.
 func (h *history) learn(p place, next uint64) {
 	if p.owner >= 0 || h.before[^p.owner].exact {
 		return

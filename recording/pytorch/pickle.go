@@ -11,7 +11,7 @@ import (
 	"math"
 )
 
-// Opcodes of pickle protocols 2 to 5 (CPython, Lib/pickletools.py), of those that a memory snapshot consists of: what
+// Opcodes of pickle protocols 2 to 5 (CPython, Lib/pickletools.py) that occur in a memory snapshot: those that
 // CPython's pickler writes for dicts, lists, tuples, texts, numbers, booleans and None.
 const (
 	opProto           = 0x80
@@ -57,26 +57,26 @@ var code = map[byte]string{
 	0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 'P': "PERSID", 'Q': "BINPERSID",
 }
 
-// Limits of what is believed of a pickle.
+// Limits on the content of a pickle.
 const (
 	maxValues = 1 << 28 // in all containers: 4 GiB of memory; an event of the history has about 20
 	maxText   = 16 << 20
-	maxMarks  = 1 << 16 // CPython nests no deeper than its recursion limit
+	maxMarks  = 1 << 16 // CPython's nesting is limited by its recursion limit
 )
 
-// kind is what a value is.
+// kind is the kind of a value.
 type kind uint8
 
 const (
 	kindNone kind = iota
 	kindBool
-	kindInt   // 64 bits with a sign
-	kindUint  // 64 bits, above the largest with a sign
-	kindFloat // only skipped
+	kindInt   // 64 bits, signed
+	kindUint  // 64 bits, above the largest signed value
+	kindFloat // skipped
 	kindText
 	kindList
 	kindTuple
-	kindDict // its container has keys and values in turn
+	kindDict // its container has keys and values alternately
 )
 
 var kindNames = [...]string{
@@ -89,15 +89,15 @@ type value struct {
 	bits uint64
 }
 
-// pickle is what was read. Equal texts have one index.
+// pickle is the decoded pickle. Equal texts have one index.
 type pickle struct {
 	root       value
 	texts      []string
 	containers [][]value
-	values     int // in all containers
+	values     int // number in all containers
 }
 
-// unpickler reads one value. It makes plain data only: no opcode that it knows can name or call anything.
+// unpickler reads one value. It creates only plain data: it supports no opcode that can name or call anything.
 type unpickler struct {
 	pickle
 	r      *bufio.Reader
@@ -109,7 +109,7 @@ type unpickler struct {
 	scrap  []byte
 }
 
-// unpickle reads one pickle and leaves what follows it.
+// unpickle reads one pickle and nothing after it.
 func unpickle(r io.Reader) (*pickle, error) {
 	u := &unpickler{r: bufio.NewReaderSize(r, 1<<16), textAt: map[string]uint32{}}
 	for {
@@ -128,14 +128,14 @@ func unpickle(r io.Reader) (*pickle, error) {
 	}
 }
 
-// errMalformed is in every error about the bytes themselves.
+// errMalformed is wrapped by every error about the bytes themselves.
 var errMalformed = errors.New("malformed pickle")
 
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errMalformed, fmt.Sprintf(format, args...))
 }
 
-// step follows one opcode, and reports whether it was the last.
+// step executes one opcode, and reports whether it was the last.
 func (u *unpickler) step() (bool, error) {
 	first := u.offset == 0
 	op, err := u.byte()
@@ -166,10 +166,10 @@ func (u *unpickler) step() (bool, error) {
 	return false, malformed("opcode %#02x, which no memory snapshot has", op)
 }
 
-// errNotMine: the opcode is of another sort.
+// errNotMine means that the opcode is of another group.
 var errNotMine = errors.New("another opcode")
 
-// scalar follows opcodes of what is no container, and of the framing.
+// scalar executes opcodes for values other than containers, and for framing.
 func (u *unpickler) scalar(op byte) error {
 	switch op {
 	case opProto:
@@ -233,7 +233,7 @@ func (u *unpickler) integer(bytes int) error {
 	return u.pushed(value{kindInt, n}, err)
 }
 
-// long is a number in two's complement of as many bytes as the first byte says.
+// long reads a number in two's complement; its first byte is its length.
 func (u *unpickler) long() error {
 	size, err := u.byte()
 	if err != nil {
@@ -260,7 +260,7 @@ func (u *unpickler) long() error {
 	return u.push(value{kindInt, uint64(int64(n<<shift) >> shift)})
 }
 
-// text reads a text whose length comes first, in so many bytes.
+// text reads a text that follows its length; the length has the given number of bytes.
 func (u *unpickler) text(bytes int) error {
 	n, err := u.number(bytes)
 	if err != nil {
@@ -270,7 +270,7 @@ func (u *unpickler) text(bytes int) error {
 		return malformed("a text of %d bytes, want at most %d", n, maxText)
 	}
 	u.scrap = u.scrap[:0]
-	for left := int(n); left > 0; { // memory grows with what is there, not with what is said to be
+	for left := int(n); left > 0; { // memory grows with the data, not with the claimed length
 		part := min(left, 1<<16)
 		at := len(u.scrap)
 		u.scrap = append(u.scrap, make([]byte, part)...)
@@ -310,7 +310,7 @@ func (u *unpickler) pushed(v value, err error) error {
 	return u.push(v)
 }
 
-// reference follows opcodes of the memo and of the stack itself.
+// reference executes opcodes for the memo and for the stack itself.
 func (u *unpickler) reference(op byte) error {
 	switch op {
 	case opBinPut:
@@ -345,7 +345,7 @@ func (u *unpickler) put(i uint64, err error) error {
 		return err
 	case len(u.stack) == u.floor():
 		return malformed("nothing to be remembered")
-	case i > uint64(len(u.memo)): // picklers count
+	case i > uint64(len(u.memo)): // picklers count upwards
 		return malformed("number %d for what is remembered, want at most %d", i, len(u.memo))
 	case len(u.memo) >= maxValues:
 		return malformed("more than %d values", maxValues)
@@ -369,7 +369,7 @@ func (u *unpickler) get(i uint64, err error) error {
 	return u.push(u.memo[i])
 }
 
-// floor is how many values lie below the last mark.
+// floor returns the number of values below the last mark.
 func (u *unpickler) floor() int {
 	if n := len(u.marks); n > 0 {
 		return u.marks[n-1]
@@ -377,7 +377,7 @@ func (u *unpickler) floor() int {
 	return 0
 }
 
-// pop takes n values off the stack. They are valid until the next push.
+// pop removes n values from the stack. They are valid until the next push.
 func (u *unpickler) pop(n int) ([]value, error) {
 	at := len(u.stack) - n
 	if at < u.floor() {
@@ -388,7 +388,7 @@ func (u *unpickler) pop(n int) ([]value, error) {
 	return out, nil
 }
 
-// sinceMark takes off the stack what came after the last mark, and the mark.
+// sinceMark removes the values after the last mark, and the mark, from the stack.
 func (u *unpickler) sinceMark() ([]value, error) {
 	n := len(u.marks)
 	if n == 0 {
@@ -399,7 +399,7 @@ func (u *unpickler) sinceMark() ([]value, error) {
 	return out, err
 }
 
-// container follows opcodes of lists, tuples and dicts.
+// container executes opcodes for lists, tuples and dicts.
 func (u *unpickler) container(op byte) error {
 	switch op {
 	case opEmptyList:
@@ -443,7 +443,7 @@ func (u *unpickler) add(k kind, list []value, err error) error {
 		return err
 	}
 	u.containers = append(u.containers, nil)
-	u.values += 4 // it takes memory also when it is empty
+	u.values += 4 // even an empty container takes memory
 	c := value{k, uint64(len(u.containers) - 1)}
 	if err := u.fill(c, list); err != nil {
 		return err
@@ -451,7 +451,7 @@ func (u *unpickler) add(k kind, list []value, err error) error {
 	return u.push(c)
 }
 
-// extend adds values to the container that is the last on the stack.
+// extend adds values to the container on top of the stack.
 func (u *unpickler) extend(k kind, list []value, err error) error {
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 // span is [start, end) of a device's addresses.
 type span struct{ start, end uint64 }
 
-// ranges are spans by address that do not overlap.
+// ranges are spans in the order of their addresses that do not overlap.
 type ranges []span
 
 // find returns the spans from:to that overlap [lo, hi) or, with touch, border on it.
@@ -26,7 +26,7 @@ func (r ranges) find(lo, hi uint64, touch uint64) (from, to int) {
 	return from, to
 }
 
-// add takes [lo, hi) in and joins it with what it borders on.
+// add adds [lo, hi) and joins it with adjacent spans.
 func (r *ranges) add(lo, hi uint64) {
 	from, to := r.find(lo, hi, 1)
 	if from < to {
@@ -35,7 +35,7 @@ func (r *ranges) add(lo, hi uint64) {
 	*r = slices.Replace(*r, from, to, span{lo, hi})
 }
 
-// remove takes [lo, hi) out.
+// remove removes [lo, hi).
 func (r *ranges) remove(lo, hi uint64) {
 	from, to := r.find(lo, hi, 0)
 	if from == to {
@@ -57,14 +57,14 @@ type place struct {
 	owner int
 }
 
-// places are spans by their start.
+// places are spans in the order of their starts.
 type places []place
 
 func (p places) at(start uint64) (int, bool) {
 	return slices.BinarySearchFunc(p, start, func(x place, start uint64) int { return cmp.Compare(x.start, start) })
 }
 
-// put takes one in, in the place of one that starts where it does.
+// put adds a place, and replaces one with the same start.
 func (p *places) put(x place) {
 	i, ok := p.at(x.start)
 	if ok {
@@ -80,7 +80,7 @@ func (p *places) drop(start uint64) {
 	}
 }
 
-// holding is the one that an address is in.
+// holding returns the place that contains an address.
 func (p places) holding(addr uint64) (place, bool) {
 	i, ok := p.at(addr)
 	if !ok {

@@ -7,12 +7,12 @@ import "math/bits"
 // Sizes of PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.h).
 const (
 	minBlock    = 512     // kMinBlockSize: all sizes are rounded to it
-	smallSize   = 1 << 20 // kSmallSize: up to here from the small pool; and the least that is split off in the large one
+	smallSize   = 1 << 20 // kSmallSize: maximum size from the small pool, and minimum rest when splitting in the large pool
 	firstPower  = 20      // roundup_power2_divisions begin at 1 MiB
-	lastDivisor = 15      // and the last is for all that is larger
+	lastDivisor = 15      // the last one applies to all larger sizes
 )
 
-// round is how large a block for a request is at least, bytes: CUDACachingAllocator's round_size.
+// round returns the minimum size of a block for a request, bytes: CUDACachingAllocator's round_size.
 func (s *settings) round(request uint64) uint64 {
 	if request < minBlock {
 		return minBlock
@@ -38,11 +38,11 @@ func roundDivision(size, n uint64) uint64 {
 	return (size + step - 1) / step * step
 }
 
-// splits reports whether a block of so many bytes always ends where its size does: what is left of the free block that it is
-// taken from is split off, however little.
+// splits reports whether a block with this number of bytes always ends at its size, because the rest of the free block
+// is split off, however small.
 func (s *settings) splits(rounded uint64) bool { return rounded <= smallSize || s.expandable }
 
-// whole is how large the block is that is taken from a free one of the large pool: CUDACachingAllocator's should_split.
+// whole returns the size of the block that is taken from a free one of the large pool: CUDACachingAllocator's should_split.
 func (s *settings) whole(rounded, free uint64) uint64 {
 	if free < rounded || free-rounded > smallSize && (s.maxSplit == 0 || rounded < s.maxSplit) {
 		return rounded

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pytorch reads the memory snapshots that PyTorch writes (torch.cuda.memory._dump_snapshot, PyTorch 2.0 and later),
-// and makes of them the events that a tracer would have seen. A snapshot is a pickle; nothing in it is ever executed. See
-// docs/snapshot.md.
+// Package pytorch reads the memory snapshots that PyTorch writes (torch.cuda.memory._dump_snapshot, PyTorch 2.0 and
+// later), and converts them to the events that a tracer would have seen. A snapshot is a pickle; nothing in it is ever
+// executed. See docs/snapshot.md.
 package pytorch
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// ErrFormat: a file is no memory snapshot of PyTorch, or a damaged one.
+// ErrFormat means that a file is not a PyTorch memory snapshot, or a damaged one.
 var ErrFormat = errors.New("not a memory snapshot of PyTorch")
 
 // Calls of the device layer, as PyTorch names its actions.
@@ -28,18 +28,18 @@ const (
 	callMap     = "segment_map"
 )
 
-// maxParts is in how many parts the memory of expandable segments may be mapped.
+// maxParts is the maximum number of parts in which the memory of expandable segments may be mapped.
 const maxParts = 1 << 22
 
-// Source is a snapshot as events. The process has the number 0 and no threads: a snapshot does not have them. What was allocated
-// before the history comes first: as allocations where the snapshot has their stacks, from the allocator state otherwise.
-// The times are UTC, nanoseconds since 1970. It implements event.Recorded. Not safe for concurrent use.
+// Source is a snapshot as events. The process has PID 0 and no threads, because a snapshot has neither. Memory from
+// before the history comes first: as allocations if the snapshot has their stacks, otherwise from the allocator state.
+// The times are UTC, nanoseconds since 1970. Source implements event.Recorded. It is not safe for concurrent use.
 type Source struct {
 	contents *contents
 	devices  []*history
-	order    []number // of all entries, by time
+	order    []number // all entries, by time
 	parts    [][]uint64
-	from, to uint64 // times before and behind all entries
+	from, to uint64 // times before and after all entries
 	notes    []string
 
 	stage       stage
@@ -62,20 +62,20 @@ type totals struct{ allocated, reserved uint64 }
 type stage uint8
 
 const (
-	stageState stage = iota // what was allocated before and has no stack
+	stageState stage = iota // memory from before without a stack
 	stageBefore
-	stageChecked // what was allocated before is complete
+	stageChecked // all memory from before is known
 	stageEntries
 	stageEnd
 	stageOver
 )
 
-// IsSnapshot reports whether a file that begins so can be a snapshot: a pickle of protocol 2 to 5.
+// IsSnapshot reports whether a file with this beginning can be a snapshot: a pickle of protocol 2 to 5.
 func IsSnapshot(head []byte) bool {
 	return len(head) >= 2 && head[0] == opProto && head[1] >= 2 && head[1] <= 5
 }
 
-// Open reads a file. The error wraps ErrFormat when it is no snapshot.
+// Open reads a file. The error wraps ErrFormat when the file is not a snapshot.
 func Open(path string) (*Source, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func Open(path string) (*Source, error) {
 	return s, nil
 }
 
-// New reads a snapshot. The error wraps ErrFormat when it is none.
+// New reads a snapshot. The error wraps ErrFormat when the data is not one.
 func New(r io.Reader) (*Source, error) {
 	p, err := unpickle(r)
 	if err != nil {
@@ -105,7 +105,7 @@ func New(r io.Reader) (*Source, error) {
 	return s, s.Rewind()
 }
 
-// prepare makes the histories and the order of all entries.
+// prepare creates the histories and the order of all entries.
 func (s *Source) prepare() error {
 	c := s.contents
 	for i := range c.segments {
@@ -160,7 +160,7 @@ func (c *contents) mapped() bool {
 	return slices.ContainsFunc(c.segments, func(s segment) bool { return s.expandable })
 }
 
-// untimed is when a snapshot begins that does not say when: a second after the clock's zero, a microsecond for each entry.
+// untimed is the beginning of a snapshot without times: a second after the clock's zero, with a microsecond per entry.
 const untimed = uint64(time.Second)
 
 // arrange sorts the entries, and sets their times so that they do not decrease.
@@ -172,7 +172,7 @@ func (s *Source) arrange() {
 			if !c.timed {
 				entries[i].time = untimed + uint64(i)*1000
 			}
-			last = max(last+1, entries[i].time) // a microsecond has several
+			last = max(last+1, entries[i].time) // several entries can share a microsecond
 			entries[i].time = last
 		}
 	}
@@ -185,8 +185,8 @@ func (s *Source) arrange() {
 
 func (s *Source) entry(n number) *entry { return &s.contents.entries[n.device][n.entry] }
 
-// parts are the addresses at which mapped memory is cut, so that what is mapped at once and unmapped in pieces are the same
-// pieces. By address.
+// parts returns, by address, the addresses at which mapped memory is divided, so that memory which is mapped at once
+// and unmapped in pieces consists of the same pieces.
 func (h *history) parts() ([]uint64, error) {
 	var out []uint64
 	for _, m := range h.mapped {
@@ -211,14 +211,14 @@ func (h *history) parts() ([]uint64, error) {
 	return out, nil
 }
 
-// within returns the cuts from:to that lie in [lo, hi).
+// within returns the indexes from:to of the cuts in [lo, hi).
 func within(cuts []uint64, lo, hi uint64) (from, to int) {
 	from, _ = slices.BinarySearch(cuts, lo)
 	to, _ = slices.BinarySearch(cuts, hi)
 	return from, to
 }
 
-// note says what is not as exact as a recording.
+// note collects remarks on what is less exact than in a recording.
 func (s *Source) note() {
 	say := func(format string, args ...any) { s.notes = append(s.notes, fmt.Sprintf(format, args...)) }
 	if len(s.order) == 0 {
@@ -236,7 +236,7 @@ func (s *Source) note() {
 	if uncertain > 0 {
 		more := "1 MiB"
 		if s.contents.settings.maxSplit > 0 {
-			more = "20 MiB" // kLargeBuffer, of those that are not split
+			more = "20 MiB" // kLargeBuffer, for blocks that are not split
 		}
 		say("%d blocks from before the history were given back in it: each may have been up to %s larger than it is shown", uncertain, more)
 	}
@@ -248,10 +248,10 @@ func (s *Source) note() {
 	}
 }
 
-// Notes says in what the events are less than what a tracer sees; empty: in nothing.
+// Notes lists what the events lack compared with a tracer's; empty: nothing.
 func (s *Source) Notes() []string { return s.notes }
 
-// Info is what a recording's would be, as far as a snapshot tells: no more than the clock.
+// Info returns the part of a recording's Info that a snapshot has: only the clock.
 func (s *Source) Info() *recording.Info {
 	info := &recording.Info{Name: "PyTorch memory snapshot"}
 	if s.contents.timed {

@@ -9,33 +9,33 @@ import "encoding/binary"
 // pageBytes is the size of the smallest page.
 const pageBytes = 4096
 
-// cpuid is the processor's instruction (cpuid_amd64.s).
+// cpuid executes the processor's instruction (cpuid_amd64.s).
 func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
 
 // Leaves of CPUID (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E; Intel TDX module specification, CPUID 21H).
 const (
-	leafHighest    = 0x80000000 // EAX: the last leaf of this kind
-	leafAddress    = 0x80000008 // EAX, bits 0 to 7: bits of a physical address
-	leafEncryption = 0x8000001f // EAX, bit 0: SME, bit 1: SEV; EBX, bits 0 to 5: the bit of an entry that says encrypted
-	leafBasic      = 0          // EAX: the last leaf of this kind
+	leafHighest    = 0x80000000 // EAX: the last extended leaf
+	leafAddress    = 0x80000008 // EAX, bits 0 to 7: number of physical address bits
+	leafEncryption = 0x8000001f // EAX, bit 0: SME, bit 1: SEV; EBX, bits 0 to 5: the entry bit that means encrypted
+	leafBasic      = 0          // EAX: the last basic leaf
 	leafTDX        = 0x21       // EBX EDX ECX: "IntelTDX    "
 )
 
-// entryAddress are the bits of an entry of a page table that can be an address at all (Intel SDM volume 3A, section 4.5).
+// entryAddress are the bits of a page table entry that can be part of an address (Intel SDM volume 3A, section 4.5).
 const entryAddress = 1<<52 - pageBytes
 
-// minAddressBits holds where the processor does not say it (AMD APM volume 3, E.4.7).
+// minAddressBits is used if the processor does not report the number (AMD APM volume 3, E.4.7).
 const minAddressBits = 36
 
-// processor is what CPUID says of physical addresses.
+// processor is CPUID's information about physical addresses.
 type processor struct {
-	bits      uint32 // of an address
-	encrypts  bool   // with SME or SEV
-	encrypted uint32 // the bit that says so
-	tdx       bool   // a guest of TDX: the highest bit of an address says that the page is shared with the host
+	bits      uint32 // number of address bits
+	encrypts  bool   // supports SME or SEV
+	encrypted uint32 // number of the entry bit that means encrypted
+	tdx       bool   // a guest of TDX: the highest address bit means that the page is shared with the host
 }
 
-// readProcessor asks by CPUID.
+// readProcessor reads it with CPUID.
 func readProcessor(cpuid func(leaf, sub uint32) (eax, ebx, ecx, edx uint32)) processor {
 	p := processor{bits: minAddressBits}
 	highest, _, _, _ := cpuid(leafHighest, 0)
@@ -56,12 +56,12 @@ func readProcessor(cpuid func(leaf, sub uint32) (eax, ebx, ecx, edx uint32)) pro
 	return p
 }
 
-// sharedBits are where a guest of TDX has the bit that says shared: it depends on what the host gave it, 48 or 52 bits. No guest has
-// so much memory that one of them is in an address.
+// sharedBits are the possible positions of the shared bit in a guest of TDX, which has 48 or 52 address bits, as the
+// host decides. No guest has enough memory for these bits to be part of an address.
 const sharedBits = 1<<47 | 1<<51
 
-// addressMask is what of an entry of a page table is a physical address. The bit that says encrypted is none, also where the
-// encryption is not switched on: then it would be an address of more memory than a machine has.
+// addressMask returns the bits of a page table entry that are a physical address. It excludes the encryption bit even
+// if encryption is off, because as an address bit it would exceed any machine's memory.
 func (p *processor) addressMask() uint64 {
 	mask := uint64(1)<<p.bits - pageBytes
 	if p.bits >= 52 {

@@ -25,21 +25,22 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// source is a way to ask the kernel where its direct map begins. None of them tries addresses.
+// source is a way to ask the kernel for the beginning of its direct map. None of them probes addresses.
 type source struct {
-	name string // for people
+	name string // shown to people
 	ask  func(mask uint64, types *btf.Cache) (base uint64, err error)
 }
 
-// sources are asked in this order, the quickest first. The first takes CAP_SYS_RAWIO and less than a millisecond, the second no more than tracing does,
-// and 4 ms, the last CAP_SYSLOG, a kernel that lists its variables, and 40 ms to look through the list.
+// sources are tried in this order, the fastest first. The first requires CAP_SYS_RAWIO and takes less than a
+// millisecond. The second requires only the rights for tracing, and takes 4 ms. The last requires CAP_SYSLOG and a
+// kernel that lists its variables, and takes 40 ms to search the list.
 var sources = []source{
 	{"the headers of /proc/kcore", func(uint64, *btf.Cache) (uint64, error) { return baseByCore("/proc/kcore") }},
 	{"a page fault of our own", baseByFault},
 	{"page_offset_base", func(_ uint64, types *btf.Cache) (uint64, error) { return baseByVariable(types) }},
 }
 
-// baseByCore reads the headers of the kernel's image of itself: nothing of its memory is read.
+// baseByCore reads the headers of the kernel's image of itself, without reading its memory.
 func baseByCore(path string) (uint64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -53,14 +54,15 @@ func baseByCore(path string) (uint64, error) {
 	return base, nil
 }
 
-// textStart is where the kernel's own image may be mapped (Documentation/arch/x86/x86_64/mm.rst): not in the direct map.
+// textStart is the lowest address of the kernel's own image, which is outside the direct map
+// (Documentation/arch/x86/x86_64/mm.rst).
 const textStart = 0xffffffff80000000
 
-// maxSegments is how many headers are read: a kernel has one for each piece of RAM and a few more.
+// maxSegments limits the number of headers that are read: a kernel has one for each piece of RAM, and a few more.
 const maxSegments = 4096
 
-// parseCore finds the difference between the virtual and the physical address of RAM, which all segments must agree on. Segments that are
-// not RAM have no physical address (fs/proc/kcore.c), but for the kernel's image.
+// parseCore returns the difference between the virtual and the physical address of RAM, on which all segments must
+// agree. Other segments have no physical address (fs/proc/kcore.c), except the kernel's image.
 func parseCore(r io.ReaderAt) (uint64, error) {
 	b := make([]byte, unsafe.Sizeof(elf.Header64{}))
 	if _, err := r.ReadAt(b, 0); err != nil {
@@ -98,7 +100,7 @@ func parseCore(r io.ReaderAt) (uint64, error) {
 	return base, nil
 }
 
-// baseByVariable reads page_offset_base (arch/x86/kernel/head64.c), whose place is in the list of the kernel's symbols.
+// baseByVariable reads page_offset_base (arch/x86/kernel/head64.c), whose address is in the list of the kernel's symbols.
 func baseByVariable(types *btf.Cache) (uint64, error) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
@@ -112,7 +114,7 @@ func baseByVariable(types *btf.Cache) (uint64, error) {
 	return readVariable(at, types)
 }
 
-// findSymbol returns the address of a symbol of the kernel itself, of a list in the form of nm(1).
+// findSymbol returns the address of a symbol of the kernel itself, from a list in the format of nm(1).
 func findSymbol(list io.Reader, name string) (uint64, error) {
 	lines, end := bufio.NewScanner(list), []byte(" "+name)
 	for lines.Scan() {
@@ -137,7 +139,7 @@ func findSymbol(list io.Reader, name string) (uint64, error) {
 	return 0, fmt.Errorf("has no %s", name)
 }
 
-// readVariable reads 8 bytes of the kernel's own.
+// readVariable reads 8 bytes of the kernel's memory.
 func readVariable(at uint64, types *btf.Cache) (value uint64, err error) {
 	var objs struct {
 		Program *ebpf.Program  `ebpf:"read_variable"`
@@ -165,7 +167,7 @@ func readVariable(at uint64, types *btf.Cache) (value uint64, err error) {
 	return value, nil
 }
 
-// faultObjects see a page fault.
+// faultObjects are the programs that observe a page fault.
 type faultObjects struct {
 	Program *ebpf.Program  `ebpf:"page_fault"`
 	Tables  *ebpf.Variable `ebpf:"tables"`
@@ -175,8 +177,8 @@ type faultObjects struct {
 	At      *ebpf.Variable `ebpf:"lower_at"`
 }
 
-// baseByFault makes a page fault and looks at what the kernel holds in its hands meanwhile: pointers into the last two page tables on the
-// way to the page. The upper table has the physical address of the lower one.
+// baseByFault causes a page fault and reads the kernel's pointers to the last two page tables on the way to the page.
+// The upper table contains the physical address of the lower one.
 func baseByFault(mask uint64, types *btf.Cache) (uint64, error) {
 	tables, err := findTables(types)
 	if err != nil {
@@ -194,9 +196,9 @@ func baseByFault(mask uint64, types *btf.Cache) (uint64, error) {
 	return baseOfTable(entry, at, mask)
 }
 
-// see touches a new page, and returns the entry that leads to its page table, and the address of the entry in that.
+// see touches a new page, and returns the entry that refers to its page table, and the address of the page's entry in that table.
 func (o *faultObjects) see(tables uint64) (entry, at uint64, err error) {
-	page, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON) // a mapping of its own
+	page, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON) // a separate mapping
 	if err != nil {
 		return 0, 0, fmt.Errorf("get a page: %w", err)
 	}
@@ -228,7 +230,8 @@ const (
 	entryLarge   = 1 << 7 // a page, not a table
 )
 
-// baseOfTable is where the direct map begins in which a table lies that an entry leads to, and in which another entry is at an address.
+// baseOfTable returns the beginning of the direct map, given the entry that refers to a page table, and the address of
+// an entry in that table.
 func baseOfTable(entry, at, mask uint64) (uint64, error) {
 	if entry&(entryPresent|entryLarge) != entryPresent {
 		return 0, fmt.Errorf("the entry %#x leads to no page table", entry)
@@ -236,7 +239,7 @@ func baseOfTable(entry, at, mask uint64) (uint64, error) {
 	return at&^(pageBytes-1) - entry&mask, nil
 }
 
-// readMemoryEnd is the physical address at which memory ends; the highest number when that is not known.
+// readMemoryEnd returns the physical address at which memory ends; the largest number when it is not known.
 func readMemoryEnd() uint64 {
 	f, err := os.Open("/proc/zoneinfo")
 	if err != nil {
@@ -250,11 +253,11 @@ func readMemoryEnd() uint64 {
 	return end
 }
 
-// maxPages is more than physical addresses have room for.
+// maxPages is larger than the number of physical pages.
 const maxPages = 1 << 52 / pageBytes
 
-// parseZones finds the end of the last zone of memory in what /proc/zoneinfo says (mm/vmstat.c): for each its first page, and how many
-// pages it spans. Memory of devices is none.
+// parseZones returns the end of the last memory zone in /proc/zoneinfo (mm/vmstat.c), which lists for each zone its
+// first page and the number of pages that it spans. It ignores device memory.
 func parseZones(r io.Reader) (end uint64, err error) {
 	var first, spanned uint64
 	device := false
@@ -275,7 +278,7 @@ func parseZones(r io.Reader) (end uint64, err error) {
 		if err != nil || first > maxPages || spanned > maxPages {
 			return 0, fmt.Errorf("%q is no number of pages", lines.Text())
 		}
-		if spanned > 0 && !device && f[0] == "start_pfn:" { // which is the last that is said of a zone
+		if spanned > 0 && !device && f[0] == "start_pfn:" { // the last line of a zone
 			end = max(end, (first+spanned)*pageBytes)
 		}
 	}
@@ -288,7 +291,7 @@ func parseZones(r io.Reader) (end uint64, err error) {
 	return end, nil
 }
 
-// findTables returns the address at which the kernel sees our own page tables: in the direct map.
+// findTables returns the address of our own page tables in the direct map.
 func findTables(types *btf.Cache) (tables uint64, err error) {
 	var objs struct {
 		Program *ebpf.Program  `ebpf:"find_tables"`
@@ -307,7 +310,7 @@ func findTables(types *btf.Cache) (tables uint64, err error) {
 	return tables, nil
 }
 
-// loadProve loads what a struct names of bpf/prove.bpf.c, and nothing else: a kernel can refuse one of the programs.
+// loadProve loads only the programs of bpf/prove.bpf.c that a struct names, because a kernel can reject one of them.
 func loadProve(objs any, types *btf.Cache) error {
 	spec, err := bpf.LoadProve()
 	if err != nil {
@@ -319,7 +322,7 @@ func loadProve(objs any, types *btf.Cache) error {
 	return nil
 }
 
-// runOnce runs a program in a thread of ours: which one does not matter, all have the same memory.
+// runOnce runs a program in one of our threads; all of them have the same memory.
 func runOnce(p *ebpf.Program) error {
 	if _, err := p.Run(&ebpf.RunOptions{Context: make([]byte, 64)}); err != nil {
 		return fmt.Errorf("run a program that looks at the kernel's memory: %w", err)

@@ -2,8 +2,8 @@
 
 //go:build linux && amd64
 
-// Package selftest traces programs of gputrace's own whose stacks are known, as the trace of a job does, and compares every event and every
-// stack with what those know.
+// Package selftest traces programs of gputrace's own whose stacks are known, in the same way as a job, and compares
+// every event and every stack with the known ones.
 package selftest
 
 import (
@@ -26,45 +26,47 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
-// Result is what Run did.
+// Result is the outcome of Run.
 type Result struct {
-	Calls  uint64 // of functions that a trace probes: entries, and returns of the driver's
-	Hits   uint64 // of the probes on them
-	Stacks int    // that are, frame by frame, what the program knows them to be
-	// Native says what is wrong with stacks or events of a program; nil: nothing.
+	Calls  uint64 // calls of traced functions: entries, and returns of the driver's
+	Hits   uint64 // hits of their probes
+	Stacks int    // number of stacks that are right, frame by frame
+	// Native describes errors in stacks or events of a native program; nil: none.
 	Native error
-	// Python says what is wrong with stacks through an interpreter, NoPython why there were none; both nil: they are right, frame by frame.
+	// Python describes errors in stacks through an interpreter, NoPython why there were no such stacks; both nil: they
+	// are right, frame by frame.
 	Python, NoPython error
-	Interpreter      string // "3.11.7"; empty: NoPython
-	Driver           bool   // calls of the driver were traced; else return probes are not placed here
+	Interpreter      string // "3.11.7"; empty: see NoPython
+	Driver           bool   // calls of the driver were traced; otherwise return probes are not placed here
 	Multi            bool   // uprobe_multi
 	Took             time.Duration
 	// Memory is how the target's memory would be read.
 	Memory directmap.Use
 }
 
-// The stacks that are compared: from so many frames of a program, and from so many calls of a Python function.
+// The stacks that are compared: numbers of frames of a program, and of calls of a Python function.
 var (
 	selfFrames = []byte{0, 3, 40, 3}
 	selfPython = []int{1, 6, 25, 6}
 )
 
-// selfRing is enough for what is compared at a time; a small ring is looked at more often.
+// selfRing is large enough for one comparison; a small ring is read more often.
 const selfRing = 1 << 20
 
-// errNoStacks: stacks are not recorded, or are not complete.
+// errNoStacks means that stacks are not recorded, or are incomplete.
 var errNoStacks = errors.New("a trace would be without stacks")
 
 //go:embed frames.py
 var framesProgram string
 
-// Run loads the programs and attaches them as the trace of a job does, but to programs of our own. Nil options are the default ones. The error is of what keeps a trace from beginning.
+// Run loads the programs and attaches them as for a job, but to programs of our own. Nil options are the default ones.
+// The error is the reason why a trace cannot begin.
 func Run(o *tracer.Options) (*Result, error) { return run(o, program.Image) }
 
-// Abandon removes what a Run that has not ended has made, when the process is about to end.
+// Abandon removes what an unfinished Run has created, when the process is about to end.
 func Abandon() { program.Abandon() }
 
-// run uses this image of the program.
+// run uses the given image of the program.
 func run(o *tracer.Options, image []byte) (*Result, error) {
 	begin := time.Now()
 	if o == nil {
@@ -78,7 +80,7 @@ func run(o *tracer.Options, image []byte) (*Result, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	python, noPython := startPython(filepath.Join(dir, program.Torch)) // starts while the kernel side is loaded
+	python, noPython := startPython(filepath.Join(dir, program.Torch)) // starts while the kernel side is being loaded
 	defer python.close()
 	tr := tracer.Open(&options)
 	defer tr.Close()
@@ -96,7 +98,7 @@ func run(o *tracer.Options, image []byte) (*Result, error) {
 	return r, nil
 }
 
-// testNative traces the program as PyTorch's library and as the driver's. The error is of the attach.
+// testNative traces the program as PyTorch's library and as the driver's. The error is the attach's.
 func (r *Result) testNative(tr *tracer.Tracer, dir string) error {
 	code, err := program.ReadCode()
 	if err != nil {
@@ -108,7 +110,7 @@ func (r *Result) testNative(tr *tracer.Tracer, dir string) error {
 			return err
 		}
 		defer o.Close()
-		if err := o.Step(0); err != nil { // nobody traces it yet; it answers once the kernel has mapped its file, some time after it was started
+		if err := o.Step(0); err != nil { // not traced yet; it answers once the kernel has mapped its file, some time after the start
 			return err
 		}
 		p, err := process.Open(o.PID())
@@ -133,7 +135,7 @@ func (r *Result) testNative(tr *tracer.Tracer, dir string) error {
 	return r.countHits(tr)
 }
 
-// countHits compares the counters with how often each function was called.
+// countHits compares the counters with the number of calls of each function.
 func (r *Result) countHits(tr *tracer.Tracer) error {
 	hits, err := tr.Hits()
 	if err != nil {
@@ -143,14 +145,14 @@ func (r *Result) countHits(tr *tracer.Tracer) error {
 		h := &hits[i]
 		r.Hits += h.Hits
 		r.Calls += uint64(len(selfFrames))
-		if strings.HasPrefix(h.Probe, program.Torch+" ") { // its one function reports allocations and frees
+		if strings.HasPrefix(h.Probe, program.Torch+" ") { // its single function reports allocations and frees
 			r.Calls += uint64(len(selfFrames))
 		}
 	}
 	return nil
 }
 
-// ownCalls are the calls of a step under the name of a library, and what is to be seen of each.
+// ownCalls are the calls of a step under the name of a library, with the expected events.
 var ownCalls = map[string][]struct {
 	call int
 	kind event.Kind
@@ -187,7 +189,7 @@ func (r *Result) compareNative(tr *tracer.Tracer, t *tracer.Target, code *progra
 	return nil
 }
 
-// compareStackOf is compareStack of an event's stack. Of one that was not recorded it says why.
+// compareStackOf calls compareStack for an event's stack. If the stack was not recorded, it returns why.
 func compareStackOf(t stackSource, id event.StackID, want []uint64, whole bool) error {
 	if why, any := t.Stackless(); id == 0 && any {
 		return fmt.Errorf("%w: one of %d frames was not recorded: %s", errNoStacks, len(want), why)
@@ -195,7 +197,7 @@ func compareStackOf(t stackSource, id event.StackID, want []uint64, whole bool) 
 	return compareStack(t.Stack(id), id, want, whole)
 }
 
-// stacks are those of a process, and why some are missing.
+// stacks are the stacks of a process, and the reason why some are missing.
 type stacks struct {
 	*tracer.Tracer
 	target *tracer.Target
@@ -210,7 +212,7 @@ type stackSource interface {
 	Stackless() (why event.StackStatus, any bool)
 }
 
-// compareStack compares addresses in our program with those of the frames of a stack, from the leaf on. whole: there are no others.
+// compareStack compares addresses in our program with the frames of a stack, leaf first. whole: there are no other frames.
 func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole bool) error {
 	if stack == nil {
 		return fmt.Errorf("%w: a stack of %d frames was not recorded (id %#x)", errNoStacks, len(want), uint64(id))
@@ -236,13 +238,13 @@ func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole boo
 	return nil
 }
 
-// python is a Python program of ours that runs.
+// python is a running Python program of ours.
 type python struct {
 	program.Program
 	lines *bufio.Scanner
 }
 
-// startPython runs it by the machine's Python, without the modules that were added to that.
+// startPython runs the program with the machine's Python, without site packages.
 func startPython(library string) (*python, error) {
 	interpreter, err := exec.LookPath("python3")
 	if err != nil {
@@ -255,20 +257,20 @@ func startPython(library string) (*python, error) {
 	return &python{*o, bufio.NewScanner(o.Out)}, nil
 }
 
-// close ends it. Nil is allowed.
+// close ends the program. p may be nil.
 func (p *python) close() {
 	if p != nil {
 		p.Program.Close()
 	}
 }
 
-// pyFrame is a frame as the program itself knows it.
+// pyFrame is a frame as the program reports it.
 type pyFrame struct {
 	name string
 	line int
 }
 
-// answer is the next line of the program: the frames that it names.
+// answer reads the next line of the program: the frames that it reports.
 func (p *python) answer() ([]pyFrame, error) {
 	_ = p.Out.SetReadDeadline(time.Now().Add(program.Timeout)) // a pipe has deadlines
 	if !p.lines.Scan() {
@@ -287,7 +289,7 @@ func (p *python) answer() ([]pyFrame, error) {
 	return out, nil
 }
 
-// descend has it make its call, and says from which frames.
+// descend lets the program make its call, and returns the frames from which it made it.
 func (p *python) descend(calls int) ([]pyFrame, error) {
 	if _, err := fmt.Fprintln(p.In, calls); err != nil {
 		return nil, err
@@ -300,7 +302,7 @@ func (p *python) descend(calls int) ([]pyFrame, error) {
 	return frames, err
 }
 
-// testPython traces it. What the interpreter does not have, or is not known of it, is no fault of the kernel's.
+// testPython traces the program. Features that the interpreter lacks, or that are not known of it, are no errors of the kernel.
 func (r *Result) testPython(tr *tracer.Tracer, py *python) {
 	_, err := py.answer()
 	var t *tracer.Target
@@ -339,7 +341,7 @@ func (r *Result) addPython(tr *tracer.Tracer, py *python) (*tracer.Target, error
 	return t, t.Found().PythonErr
 }
 
-// calledFrom is how many frames of our program leaf goes through in frames.py.
+// calledFrom is the number of frames of frames.py through which leaf is called.
 const calledFrom = 4
 
 func (r *Result) comparePython(tr *tracer.Tracer, t *tracer.Target, code *program.Code, want []pyFrame) error {
@@ -372,7 +374,7 @@ func comparePythonFrames(got, want []pyFrame) error {
 		if i >= len(got) {
 			return fmt.Errorf("%w through Python: %d of %d of its frames", errNoStacks, len(got), len(want))
 		}
-		name := got[i].name[strings.LastIndexByte(got[i].name, '.')+1:] // some versions know the qualified one
+		name := got[i].name[strings.LastIndexByte(got[i].name, '.')+1:] // some versions report the qualified name
 		if name != w.name || got[i].line != w.line {
 			return fmt.Errorf("frames of Python are wrong: %d of %d is %s:%d, and not %s:%d", i, len(want), got[i].name, got[i].line, w.name, w.line)
 		}

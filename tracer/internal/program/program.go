@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-// Package program runs a program of gputrace's own whose stacks are known (image/program.S), under the names of libraries that are traced.
+// Package program runs a program of gputrace's own with known stacks (image/program.S), under the names of traced libraries.
 package program
 
 import (
@@ -31,7 +31,7 @@ import (
 //go:embed image/program.elf
 var Image []byte
 
-// The names under which it is found by the hook table.
+// Names under which the hook table finds the program.
 const (
 	Torch  = "libc10.so"
 	Driver = "libcuda.so.1"
@@ -45,23 +45,23 @@ const (
 	Free
 )
 
-// Timeout is how long a step of a program of our own may take: it takes microseconds.
+// Timeout limits a step of our own program, which takes microseconds.
 const Timeout = 5 * time.Second
 
-// ErrEnded: a program of our own was ended by a signal.
+// ErrEnded means that a signal ended our own program.
 var ErrEnded = errors.New("it was ended by a signal")
 
-// Program is one that runs.
+// Program is a running program.
 type Program struct {
 	cmd *exec.Cmd
 	In  io.WriteCloser // its standard input
 	Out *os.File       // its standard output
 }
 
-// PID is its number.
+// PID returns the PID of the program.
 func (o *Program) PID() int { return o.cmd.Process.Pid }
 
-// Path is its file.
+// Path returns the path of the program.
 func (o *Program) Path() string { return o.cmd.Path }
 
 // Place writes an image to a new folder, under each of the names. The caller removes the folder.
@@ -76,21 +76,22 @@ func Place(image []byte, names ...string) (dir string, err error) {
 	return "", fmt.Errorf("find a folder for a program of our own: %w", errors.Join(errs...))
 }
 
-// folder is what the names of the folders of Place begin with; the number of the process follows.
+// folder is the prefix of the names of Place's folders; the PID follows.
 const folder = "gputrace-self-"
 
-// placed are the folders that Place has made.
+// placed has the folders that Place has created.
 var placed sync.Map
 
-// Abandon removes the folders that Place has made, when the process is about to end in the middle.
+// Abandon removes the folders that Place has created, if the process must end early.
 func Abandon() {
 	placed.Range(func(dir, _ any) bool { return os.RemoveAll(dir.(string)) == nil })
 }
 
-// abandoned is how old the folder of a gputrace that was killed is before it is removed: a process of another PID namespace is not seen.
+// abandoned is the age from which the folder of a killed gputrace is removed: a process in another PID namespace may
+// own it and is not visible.
 const abandoned = time.Minute
 
-// sweep removes the folders of those that were killed.
+// sweep removes the folders of killed processes.
 func sweep(parent string) {
 	dirs, _ := filepath.Glob(filepath.Join(parent, folder+"*"))
 	for _, dir := range dirs {
@@ -100,12 +101,12 @@ func sweep(parent string) {
 		}
 		info, err := os.Lstat(dir)
 		if err == nil && info.IsDir() && time.Since(info.ModTime()) > abandoned && ended(pid) {
-			_ = os.RemoveAll(dir) // who may not remove it leaves it to its owner
+			_ = os.RemoveAll(dir) // who may not remove a folder leaves it to its owner
 		}
 	}
 }
 
-// ended reports whether there is no such process, as far as /proc shows processes.
+// ended reports whether /proc shows no such process.
 func ended(pid int) bool {
 	_, self := os.Stat("/proc/self")
 	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
@@ -135,7 +136,7 @@ func placeIn(parent string, image []byte, names []string) (string, error) {
 	return dir, nil
 }
 
-// Start runs a program that answers commands.
+// Start starts a program that answers commands.
 func Start(path string, args ...string) (*Program, error) {
 	o := &Program{cmd: exec.Command(path, args...)}
 	var err error
@@ -146,14 +147,15 @@ func Start(path string, args ...string) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Out = out.(*os.File) // os/exec makes it with os.Pipe
+	o.Out = out.(*os.File) // os/exec creates it with os.Pipe
 	if err := o.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start a program of our own: %w", err)
 	}
 	return o, nil
 }
 
-// Step has it make its calls from so many frames, and waits until they are made. ErrEnded: the program did not survive it.
+// Step makes the program make its calls from the given number of frames, and waits until it has. ErrEnded: the program
+// did not survive.
 func (o *Program) Step(frames byte) error {
 	if _, err := o.In.Write([]byte{frames}); err != nil {
 		return o.exitReason(err)
@@ -165,7 +167,7 @@ func (o *Program) Step(frames byte) error {
 	return nil
 }
 
-// exitReason finds out why the program does not answer.
+// exitReason returns why the program does not answer.
 func (o *Program) exitReason(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("a program of our own does not answer: %w", err)
@@ -181,17 +183,17 @@ func (o *Program) exitReason(err error) error {
 // Close ends the program.
 func (o *Program) Close() {
 	_ = o.In.Close()
-	_ = o.cmd.Process.Kill() // it has ended by itself, mostly
+	_ = o.cmd.Process.Kill() // usually it has ended
 	_ = o.cmd.Wait()
 }
 
-// Code is where things are in the image.
+// Code has the locations of functions in the image.
 type Code struct {
 	file    *elf.File
-	Address map[string]uint64 // of symbols, link-time addresses
+	Address map[string]uint64 // link-time addresses of symbols
 }
 
-// ReadCode finds them.
+// ReadCode reads the locations from the image.
 func ReadCode() (*Code, error) {
 	f, err := elf.NewFile(bytes.NewReader(Image))
 	if err != nil {
@@ -208,7 +210,7 @@ func ReadCode() (*Code, error) {
 	return c, nil
 }
 
-// Offset is where in the file a symbol's code is.
+// Offset returns the file offset of a symbol's code.
 func (c *Code) Offset(symbol string) uint64 {
 	at := c.Address[symbol]
 	for _, p := range c.file.Progs {
@@ -219,11 +221,11 @@ func (c *Code) Offset(symbol string) uint64 {
 	return 0
 }
 
-// inTurn are the functions that a step goes through, from the root on.
+// inTurn are the functions through which a step calls, root first.
 var inTurn = []string{"plain", "pointer", "saves"}
 
-// Stack are the addresses of the frames of a call, from the leaf on, up to the function that was asked to step: the function that is
-// called, and return addresses.
+// Stack returns the addresses of the frames of a call, leaf first, up to the function that was asked to step: the
+// called function, and return addresses.
 func (c *Code) Stack(kind int, frames byte) []uint64 {
 	leaf := []string{"report", "report", "allocate", "free"}[kind]
 	out := []uint64{c.Address[leaf], c.Address[fmt.Sprintf("returns_%d", kind)]}
