@@ -68,7 +68,7 @@ func completes(app *cli.App, args []string) bool {
 	if last < 2 || args[last] != flags.CompletionFlag {
 		return false
 	}
-	app.EnableBashCompletion, app.UseShortOptionHandling = true, false // without this, the library rejects incomplete command lines
+	app.EnableBashCompletion, app.UseShortOptionHandling = true, false // with short options, the library rejects incomplete command lines
 	app.BashComplete = flags.Complete(args[:last], commandArguments)
 	for _, c := range app.Commands {
 		c.BashComplete = app.BashComplete

@@ -309,8 +309,7 @@ func limitText(c *oom.Case, asked string) string {
 	return text
 }
 
-// watermarkText describes the limit of PyTorch's MPS allocator, and how it is computed. It is the only limit: the
-// device's recommended size is none.
+// watermarkText describes the limit of PyTorch's MPS allocator, and how it is computed. The device's recommended size is no limit.
 func watermarkText(c *oom.Case) string {
 	const name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 	switch {

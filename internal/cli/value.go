@@ -211,7 +211,7 @@ func PID(names, usage string) cli.Flag {
 	return (&Value[int]{parse: ParsePID}).flag(names, "", usage)
 }
 
-// PIDs returns a flag with processes, separated by commas; it can be repeated. It rejects duplicates.
+// PIDs returns a flag with processes, separated by commas; it can be repeated. It ignores duplicates.
 func PIDs(names, usage string) cli.Flag {
 	v := &Value[[]int]{add: union, parse: func(s string) ([]int, error) {
 		var out []int

@@ -101,8 +101,8 @@ func running() ([]*process.Process, error) {
 	return out, nil
 }
 
-// means reports whether a process is selected. A process that uses no CUDA is selected by Name only with Wait, or if it
-// has just begun.
+// means reports whether a process is selected. A process that uses no CUDA is selected by Name only with Wait
+// or Children, or if it has just begun.
 func (s *search) means(p *process.Process, begun bool) bool {
 	if s.opts.Name != nil && matches(s.opts.Name, p) {
 		return begun || s.opts.Wait || s.opts.Children || tracer.Traceable(p)

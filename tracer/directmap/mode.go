@@ -87,9 +87,10 @@ func readKernelFacts(types *btf.Cache) kernelFacts {
 	return k
 }
 
-// Page tables of x86-64 are given back behind an RCU grace period since 6.15, however the kernel was built (commits a37259732a7d and f2c5c2105827, "x86/mm:
-// Make MMU_GATHER_RCU_TABLE_FREE unconditional" and "Remove pv_ops.mmu.tlb_remove_table call"), and with rcuReclaim, which came with 6.14. Before, a
-// kernel built with rcuOption leaves it to freesAtOnce: unless it is a guest of some hypervisors that frees a table as soon as no processor has it in its TLB.
+// Since 6.15, x86-64 frees page tables after an RCU grace period, however the kernel was built (commits a37259732a7d and
+// f2c5c2105827, "x86/mm: Make MMU_GATHER_RCU_TABLE_FREE unconditional" and "Remove pv_ops.mmu.tlb_remove_table call"); so
+// does a kernel with rcuReclaim, which came with 6.14. An earlier kernel built with rcuOption uses freesAtOnce, which waits
+// too, unless the kernel is a guest of a hypervisor for which it frees a table as soon as no processor has it in its TLB.
 const (
 	rcuMajor, rcuMinor = 6, 15
 	rcuOption          = "CONFIG_MMU_GATHER_RCU_TABLE_FREE"

@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// group finds the group of a function; nil when it has none.
+// group returns the group of a function; nil when it has none.
 func (f *Function) group() *Group {
 	if !f.decided {
 		f.decided, f.decision = true, f.decide()
@@ -19,7 +19,7 @@ func (f *Function) group() *Group {
 	return f.decision
 }
 
-// decide looks for the name, then for a pattern that may decide about the function.
+// decide looks up the name, then a pattern that is allowed to match the function.
 func (f *Function) decide() *Group {
 	var byPattern *Group
 	for i := range groups {
@@ -36,8 +36,8 @@ func (f *Function) decide() *Group {
 	return byPattern
 }
 
-// mayMatch reports whether a pattern of a group decides about a function. What looks like memory is decided by name, unless
-// it copies.
+// mayMatch reports whether a pattern of a group is allowed to match a function. Functions that may be about memory are
+// listed by name, unless they copy.
 func (f *Function) mayMatch(g *Group, pattern string) bool {
 	if !g.Copies && (g.Status != Other || f.Memory) {
 		return false
@@ -46,7 +46,7 @@ func (f *Function) mayMatch(g *Group, pattern string) bool {
 	return ok
 }
 
-// rows are the rows of package hook for a function.
+// rows returns the rows of package hook for a function.
 func (f *Function) rows() []hook.Row {
 	var out []hook.Row
 	for _, r := range hook.Rows {
@@ -57,7 +57,7 @@ func (f *Function) rows() []hook.Row {
 	return out
 }
 
-// check compares the names with the table and with the hooks. It says what to do about each difference.
+// check compares the names with the table and with the hooks. It returns what to do about each difference.
 func check(names Names) []string {
 	var out []string
 	for _, f := range names {
@@ -76,7 +76,7 @@ func check(names Names) []string {
 	return append(out, checkRows(names)...)
 }
 
-// checkRows finds hooks that no version has: an attempt to attach to them would look for nothing.
+// checkRows finds hooks that no version has, so that attaching would search for nothing.
 func checkRows(names Names) []string {
 	var out []string
 	for _, r := range hook.Rows {

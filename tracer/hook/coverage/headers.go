@@ -24,21 +24,21 @@ import (
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// API is one interface: functions that one library exports.
+// API is one interface: the functions that one library exports.
 type API struct {
 	// Key names the interface in the file of names.
 	Key string
-	// Title is for people.
+	// Title is the name for people.
 	Title string
 	// Source is the first column of headers.txt: the packages that have the headers.
 	Source string
 	// Headers are base names, as patterns (package path).
 	Headers []string
-	// Library is the base name, as a pattern, of the library that is in the package beside the headers; empty: none is.
+	// Library is the base name, as a pattern, of the library in the same package as the headers; empty: there is none.
 	Library string
-	// Undeclared are patterns of what the library exports and none of the headers declares.
+	// Undeclared are patterns of functions that the library exports and no header declares.
 	Undeclared []string
-	// Elsewhere are patterns of what the library has on other systems only.
+	// Elsewhere are patterns of functions that the library has only on other systems.
 	Elsewhere []string
 	// Hooks is the library's name in package hook.
 	Hooks *hook.Library
@@ -72,9 +72,9 @@ var apis = []*API{
 	},
 }
 
-// Package is a row of headers.txt: where one version of an interface's headers comes from.
+// Package is a row of headers.txt: the source of one version of an interface's headers.
 type Package struct {
-	// Source and Version say what it has.
+	// Source and Version identify the headers.
 	Source, Version string
 	// From is "pypi", or the Debian suite.
 	From string
@@ -114,7 +114,7 @@ func (a *API) versions(all []Package) []string {
 	return out
 }
 
-// find is the package's file in a folder. It wraps fs.ErrNotExist when there is none.
+// find returns the path of the package's file in a folder. The error wraps fs.ErrNotExist when there is none.
 func (p Package) find(dir string) (string, error) {
 	pattern := p.Name + "_" + p.Release + "_*.deb"
 	if p.From == "pypi" {
@@ -130,7 +130,7 @@ func (p Package) find(dir string) (string, error) {
 	return files[0], nil
 }
 
-// declared reads the headers of one version, and the library beside them: what each interface declares or exports.
+// declared reads the headers of one version and their library, and returns what each interface declares or exports.
 func (p Package) declared(file string) (map[*API][]Declaration, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -173,7 +173,7 @@ func (p Package) declared(file string) (map[*API][]Declaration, error) {
 	return out, nil
 }
 
-// content is what a package has of one interface.
+// content is the part of a package for one interface.
 type content struct {
 	declared, exported []Declaration
 	hasLibrary         bool
@@ -198,7 +198,7 @@ func (c *content) read(a *API, base string, r io.Reader) error {
 	return err
 }
 
-// compare holds the headers against the library: it is the proof that the headers are read as a compiler reads them.
+// compare compares the headers with the library, to prove that they are read as a compiler reads them.
 func (c *content) compare(a *API) error {
 	var wrong []string
 	for _, d := range c.declared {

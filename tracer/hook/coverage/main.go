@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coverage writes docs/coverage.md: of every memory function that the interfaces of GPUs declare, whether it is
-// traced, and why not. It fails when a header declares a function that its table (table.go) does not know.
+// Command coverage writes docs/coverage.md, which lists for every memory function that GPU interfaces declare whether
+// it is traced, and why not. It fails if a header declares a function that is missing in its table (table.go).
 //
 //	go run ./tracer/hook/coverage                 the page, from the names that are recorded in declared.txt
 //	go run ./tracer/hook/coverage -headers DIR    the names too, from the packages that .ci/headers put into DIR
 //
-// With -root both are written to a folder that need not be the repository, to be compared with it.
+// With -root, both files are written to another folder, to compare them with the repository's.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 )
 
-// The files that are made, from the root.
+// The generated files, relative to the root.
 const (
 	namesFile = "tracer/hook/coverage/declared.txt"
 	pageFile  = "docs/coverage.md"
@@ -63,7 +63,7 @@ func run(headers, root string) error {
 	return nil
 }
 
-// load reads the names that are recorded, or those of the packages in a folder.
+// load reads the recorded names, or those of the packages in a folder.
 func load(all []Package, headers string) (Names, error) {
 	if headers == "" {
 		return parseNames(recordedNames, all)
@@ -84,7 +84,7 @@ func load(all []Package, headers string) (Names, error) {
 	return collect(all, declared), nil
 }
 
-// fromRecord replaces a package that cannot be fetched any more: a suite of Debian has one version at a time.
+// fromRecord replaces a package that is no longer available: a suite of Debian has only one version at a time.
 func fromRecord(p Package, all []Package) (map[*API][]Declaration, error) {
 	recorded, err := parseNames(recordedNames, all)
 	if err != nil {

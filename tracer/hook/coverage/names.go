@@ -13,13 +13,13 @@ import (
 
 // Function is a function that some version of an interface declares.
 type Function struct {
-	// API is the interface that it is of.
+	// API is the function's interface.
 	API *API
-	// Name is the exported one.
+	// Name is the exported name.
 	Name string
-	// Versions are those that have it, oldest first.
+	// Versions are the versions that have it, oldest first.
 	Versions []string
-	// Memory: by its name or parameters, it may be about memory.
+	// Memory means that the function may be about memory, by its name or parameters.
 	Memory bool
 
 	// decision is the group, once decided.
@@ -29,13 +29,13 @@ type Function struct {
 
 var streamVariant = regexp.MustCompile(`_(ptsz|ptds|spt)$`)
 
-// Base is the name without the suffix of its variant for the other default stream.
+// Base returns the name without the suffix of the variant for the other default stream.
 func (f *Function) Base() string { return streamVariant.ReplaceAllString(f.Name, "") }
 
 // Names are the functions of all interfaces, in the order of apis and then by name.
 type Names []*Function
 
-// collect joins what the versions of the interfaces declare.
+// collect merges the declarations of all versions.
 func collect(all []Package, declared map[Package]map[*API][]Declaration) Names {
 	var out Names
 	for _, a := range apis {
@@ -60,7 +60,7 @@ func collect(all []Package, declared map[Package]map[*API][]Declaration) Names {
 	return out
 }
 
-// of is the declarations of one version, as far as the recorded names tell them.
+// of returns the declarations of one version, according to the recorded names.
 func (n Names) of(p Package) map[*API][]Declaration {
 	out := map[*API][]Declaration{}
 	for _, f := range n {
@@ -75,14 +75,14 @@ func (n Names) of(p Package) map[*API][]Declaration {
 	return out
 }
 
-// recorded is a parameter that MayBeMemory takes for memory: it stands for those of a declaration that is only recorded.
+// recorded is a parameter that MayBeMemory takes for memory. It replaces the parameters of a recorded declaration.
 const recorded = "void**"
 
 const namesHeader = `# What the headers of headers.txt declare, and the libraries beside them export: interface, function, versions, and "memory" if
 # its name or its parameters look like memory (rule.go). Made by "make coverage"; not to be edited.
 `
 
-// String is the file of names.
+// String returns the content of the file of names.
 func (n Names) String() string {
 	var out strings.Builder
 	out.WriteString(namesHeader)
@@ -100,7 +100,7 @@ func (n Names) String() string {
 	return out.String()
 }
 
-// ranges shortens versions that follow each other: "11.8-12.9,13.1".
+// ranges shortens consecutive versions: "11.8-12.9,13.1".
 func ranges(have, all []string) string {
 	var out []string
 	for i := 0; i < len(all); i++ {
@@ -139,7 +139,7 @@ func fromRanges(text string, all []string) ([]string, error) {
 //go:embed declared.txt
 var recordedNames string
 
-// parseNames reads the file of names.
+// parseNames parses the file of names.
 func parseNames(text string, all []Package) (Names, error) {
 	var out Names
 	for line := range strings.Lines(text) {

@@ -39,7 +39,7 @@ libraries named here: to ROCr below HIP, or to Intel's driver without its loader
 
 `
 
-// page is docs/coverage.md.
+// page returns docs/coverage.md.
 func page(names Names, all []Package) string {
 	var out strings.Builder
 	out.WriteString(pageIntro)
@@ -72,7 +72,7 @@ func (n Names) in(a *API) Names {
 	return out
 }
 
-// status is that of the function's group; a row of package hook counts more, since it is what happens.
+// status returns the status of the function's group, or Hooked if package hook has a row for it.
 func (f *Function) status() Status {
 	g := f.group()
 	switch {
@@ -113,7 +113,7 @@ func hookedPart(out *strings.Builder, names Names, all []Package) {
 	}
 }
 
-// variants lists the suffixes by which a function is exported once more.
+// variants lists the suffixes under which a function is exported again.
 func variants(names Names, f *Function) string {
 	var out string
 	for _, v := range names {
@@ -124,7 +124,7 @@ func variants(names Names, f *Function) string {
 	return out
 }
 
-// inVersions says which versions have a function; nothing when all have it.
+// inVersions returns the versions that have a function; empty when all have it.
 func (f *Function) inVersions(all []Package) string {
 	versions := f.API.versions(all)
 	first, last := f.Versions[0], f.Versions[len(f.Versions)-1]
@@ -142,7 +142,7 @@ func (f *Function) inVersions(all []Package) string {
 	}
 }
 
-// meaning says how a call is handled.
+// meaning describes how a call is handled.
 func meaning(rows []hook.Row) string {
 	var out []string
 	for _, r := range rows {
@@ -163,7 +163,7 @@ func meaning(rows []hook.Row) string {
 	return strings.Join(out, "; ")
 }
 
-// part is a table of reasons with the functions that each is for.
+// part writes a table of reasons, each with its functions.
 func part(out *strings.Builder, title string, status Status, names Names, all []Package) {
 	fmt.Fprintf(out, "\n### %s\n\n| family | functions | why |\n|---|---|---|\n", title)
 	for _, family := range families {
@@ -194,7 +194,7 @@ func (g *Group) why() string {
 	return g.Reason
 }
 
-// listed is the name, with its versions.
+// listed returns the name with its versions.
 func (f *Function) listed(all []Package) string {
 	if r := f.inVersions(all); r != "" {
 		return fmt.Sprintf("`%s` (%s)", f.Name, r)
@@ -202,7 +202,7 @@ func (f *Function) listed(all []Package) string {
 	return "`" + f.Name + "`"
 }
 
-// otherPart counts what does not look like memory, by the patterns of the table.
+// otherPart writes counts of the functions that are not about memory, by the patterns of the table.
 func otherPart(out *strings.Builder, names Names) {
 	out.WriteString("\n### Nothing of memory in name or parameters\n\n| functions | number | about |\n|---|--:|---|\n")
 	for i := range groups {

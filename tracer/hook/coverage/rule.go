@@ -4,8 +4,8 @@ package main
 
 import "regexp"
 
-// memoryName and memoryType are wide on purpose: what they match must be named in the table one by one, so nothing that
-// could be about memory gets in by the prefix of a family.
+// memoryName and memoryType are wide on purpose: the table must list each match by name, so that no function that could
+// be about memory is covered by a family's prefix.
 var (
 	memoryName = regexp.MustCompile(`Mem|mem|Alloc|alloc|Free|Array|Mipmap|Pool|I[Pp][Cc]|External|Import|Export|Share` +
 		`|Multicast|Endpoint|Ctx|Context|Reset|Module|Library|Link|Host(Reg|Unreg)|Image|Surf|Tensor|Buffer|Virtual|Physical` +

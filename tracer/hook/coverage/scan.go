@@ -10,26 +10,25 @@ import (
 
 // Declaration is a function that a header declares.
 type Declaration struct {
-	// Name is the symbol that a library exports: the header's #defines are applied to what it writes.
+	// Name is the exported symbol, after applying the header's #defines.
 	Name string
-	// Params are the types of the parameters, without their names.
+	// Params are the types of the parameters, without names.
 	Params []string
 }
 
-// function matches the names that the interfaces give to functions. Types begin so too: a function is followed by "(".
+// function matches the names of functions of the interfaces. Types have similar names; a function is followed by "(".
 var function = regexp.MustCompile(`^(cu|cuda|hip|ze)[A-Z]\w*$`)
 
-// streamSuffixes are the macros that make two names of one: libraries export each function that takes a stream a second time, for
-// programs whose default stream is each thread's own (cuda.h, cuda_runtime_api.h, amd_hip_runtime_pt_api.h).
+// streamSuffixes are the macros that define a second name: libraries export each function that takes a stream again,
+// for programs in which each thread has its own default stream (cuda.h, cuda_runtime_api.h, amd_hip_runtime_pt_api.h).
 var streamSuffixes = []struct{ macro, suffix string }{
 	{"_PTSZ", "_ptsz"},
 	{"_PTDS", "_ptds"},
 	{"_SPT", "_spt"},
 }
 
-// Scan lists what a C header declares, in its order, each name once. It is no compiler: every branch of an #if is taken, so
-// what any setting can make visible is found, older forms of a function among it; and a declaration is what looks like one
-// wherever it is written.
+// Scan lists the declarations of a C header in order, each name once. It is not a compiler: it takes every branch of an #if, so it
+// finds what any setting can enable, including older forms of a function; and it takes for a declaration whatever looks like one.
 func Scan(header string) []Declaration {
 	var out []Declaration
 	seen := map[string]bool{}
@@ -59,8 +58,8 @@ func Scan(header string) []Declaration {
 	return out
 }
 
-// uncommented is the text without comments and with continued lines joined. A comment leaves its line ends where they were:
-// a directive must not swallow what follows it.
+// uncommented returns the text without comments and with continued lines joined. A comment keeps its line ends, because
+// otherwise the next line would become part of a directive.
 func uncommented(text string) string {
 	var out strings.Builder
 	out.Grow(len(text))
@@ -97,7 +96,7 @@ func uncommented(text string) string {
 
 var directive = regexp.MustCompile(`^\s*(define|undef)\s+(\w+)(\(?)(.*)`)
 
-// define keeps the macros that rename functions.
+// define stores the macros that rename functions.
 func define(macros map[string]string, line string) {
 	m := directive.FindStringSubmatch(line)
 	switch {
@@ -132,10 +131,10 @@ func notWord(r rune) bool {
 	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }
 
-// notTypes begin statements that are no declarations of functions.
+// notTypes are the first words of statements that do not declare functions.
 var notTypes = []string{"typedef", "return", "else", "static", "template", "using"}
 
-// prototype reads one statement: a result type, a name, parameters.
+// prototype parses one statement: a result type, a name, parameters.
 func prototype(statement []string) (name string, params []string, ok bool) {
 	at := slices.IndexFunc(statement, function.MatchString)
 	for at >= 0 && (at+1 == len(statement) || statement[at+1] != "(") {
@@ -155,7 +154,7 @@ func prototype(statement []string) (name string, params []string, ok bool) {
 	return statement[at], parameters(statement[at+2 : end]), true
 }
 
-// closing finds the parenthesis that closes the one at open, or -1.
+// closing returns the index of the parenthesis that closes the one at open, or -1.
 func closing(statement []string, open int) int {
 	depth := 0
 	for i := open; i < len(statement); i++ {
@@ -171,7 +170,7 @@ func closing(statement []string, open int) int {
 	return -1
 }
 
-// parameters splits at the commas that are in no parentheses.
+// parameters splits a list at the commas outside parentheses.
 func parameters(list []string) []string {
 	var out []string
 	depth, start := 0, 0
@@ -191,8 +190,7 @@ func parameters(list []string) []string {
 	return out
 }
 
-// parameterType leaves out the parameter's name, its default and the macros around it: "const size_t *x __dv(0)" is
-// "const size_t*".
+// parameterType removes the parameter's name, default and macros: "const size_t *x __dv(0)" becomes "const size_t*".
 func parameterType(words []string) string {
 	if i := slices.Index(words, "="); i >= 0 {
 		words = words[:i]

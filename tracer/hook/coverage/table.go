@@ -10,7 +10,7 @@ const (
 	Hooked Status = iota + 1
 	// NotHooked: memory is involved, and the reason says why it is not traced.
 	NotHooked
-	// NotMemory: it looks like memory and gives or takes none.
+	// NotMemory: it looks like memory, but neither allocates nor frees any.
 	NotMemory
 	// Other: nothing in its name or parameters looks like memory.
 	Other
@@ -23,10 +23,10 @@ type Group struct {
 	Status Status
 	// Reason completes "not hooked because": what is known instead, or what the function does.
 	Reason string
-	// Names are the exported names, apart by blanks. The variants for the other default stream (_ptsz, _ptds, _spt) are
-	// meant too. A name may be a pattern (package path) in groups of copies, and of the status Other.
+	// Names are the exported names, separated by blanks, and include the variants for the other default stream (_ptsz,
+	// _ptds, _spt). In groups of copies, and with status Other, a name may be a pattern (package path).
 	Driver, Runtime, HIP, LevelZero string
-	// Copies allows patterns in a group of NotMemory: nothing but copying and filling may be swallowed by one.
+	// Copies allows patterns in a group of NotMemory. They may only match functions that copy or fill.
 	Copies bool
 }
 
@@ -49,8 +49,8 @@ const (
 
 var families = []string{plain, pitched, arrays, ordered, host, vmm, shared, multicast, graphs, contexts, code, queries, contents}
 
-// groups is the table. A function that a header declares and that is in no group fails the build: decide what it is, add a
-// row to package hook if it gives or takes memory, and name it here.
+// groups is the table. A declared function without a group fails the build: decide what it is, add a row to package
+// hook if it allocates or frees memory, and list it here.
 var groups = []Group{
 	{
 		Family: plain, Status: Hooked,
