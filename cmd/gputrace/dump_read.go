@@ -72,8 +72,7 @@ func reading(pid int) string { return fmt.Sprintf("reading the memory of pid %d,
 // errInterrupted means that the user interrupted the command.
 var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))
 
-// untilInterrupted returns a context that is done when the user or a supervisor ends the command; a stopped process is
-// continued first.
+// untilInterrupted returns a context that is done when the user or a supervisor ends the command, after continuing a stopped process.
 func untilInterrupted() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 }

@@ -64,8 +64,7 @@ func writeManual(w io.Writer, app *cli.App) error {
 // synopsis matches the library's synopsis, which has a line for every option of the program.
 var synopsis = regexp.MustCompile(`(?s)\.SH SYNOPSIS\n.*?\n\.SH `)
 
-// hyphen matches hyphens that the library does not escape: options must have a minus sign, "\-" in roff, so that they
-// can be copied from the page.
+// hyphen matches hyphens that the library does not escape: an option copied from the page needs a minus sign, "\-" in roff.
 var hyphen = regexp.MustCompile(`([^\\"0-9])-`)
 
 // markdown converts a description's indented lines, each a word and its explanation, to list items.

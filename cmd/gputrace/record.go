@@ -127,8 +127,7 @@ func cacheFlag() cli.Flag {
 	return flags.Text("cache-dir", defaultCacheDir(), "keep unwind tables in `FOLDER` between runs; empty: do not")
 }
 
-// defaultCacheDir returns the default cache folder. When root runs us it is root's own, because files of other users
-// are not trusted.
+// defaultCacheDir returns the default cache folder. For root it is root's own, because files of other users are not trusted.
 func defaultCacheDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/cache/gputrace"
