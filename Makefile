@@ -25,8 +25,7 @@ test: ## install what the tests need, run all of them (root)
 	@.ci/install test
 	@testdata/setup.sh
 	python3 testdata/selftest.py
-	go test -count=1 -timeout 30m $$(go list ./... | grep -v '/e2e$$')
-	.ci/e2e
+	go test -count=1 -timeout 75m ./...
 	go -C e2e/browser test -count=1 -timeout 20m ./...
 	go -C release test -count=1 ./...
 	go test -count=1 -timeout 20m -race -short $(RACE)

@@ -5,12 +5,15 @@
 package e2e
 
 import (
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeaksConfirmed: programs that were written when the thresholds had been chosen, by somebody who did not choose them.
+// TestLeaksConfirmed: programs that were written when the thresholds had been chosen, by somebody who did not choose them. Half of
+// them are played, with GPUTRACE_LEAKS=all each.
 func TestLeaksConfirmed(t *testing.T) {
 	tests := map[string]struct {
 		kind, code, holder string
@@ -27,7 +30,11 @@ func TestLeaksConfirmed(t *testing.T) {
 		"graph_of_state": {kind: "leak", code: "state = cell(", holder: "state.grad_fn", period: 1},
 		"slow_growth":    {kind: "growth", code: "context = torch.cat(", holder: "context", requested: 4 * 4 * 64, period: 1},
 	}
+	all := os.Getenv("GPUTRACE_LEAKS") == "all"
 	for name, tt := range tests {
+		if !all && !slices.Contains([]string{"running_total", "hooks", "every_seventh", "pinned", "raw", "graph_of_state"}, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := leaksOf(t, "confirm.py", "--case", name, "--steps", "100")
@@ -47,10 +54,14 @@ func TestLeaksConfirmed(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{
+	steady := []string{
 		"truncated", "curriculum", "dataset_on_device", "least_recent", "averaged_models", "best_of", "validated", "beams", "unfrozen",
 		"weakly", "replayed", "clipped_and_logged",
-	} {
+	}
+	if !all {
+		steady = []string{"curriculum", "least_recent", "beams", "clipped_and_logged"}
+	}
+	for _, name := range steady {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			requireSteady(t, leaksOf(t, "confirm.py", "--case", name, "--steps", "100"))

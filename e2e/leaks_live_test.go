@@ -104,7 +104,7 @@ func TestLeaksLive(t *testing.T) {
 		})
 	}
 	loops := []string{"evaluation", "queued", "adversarial", "serving"}
-	if !all { // TestLeaksHealthy has the others
+	if !all { // TestLeaksHealthy has all in recordings
 		loops = []string{"queued", "serving"}
 	}
 	for _, loop := range loops {

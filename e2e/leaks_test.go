@@ -137,6 +137,9 @@ func TestLeaks(t *testing.T) {
 				require.Contains(t, f.Holder, tt.holder)
 			}
 		})
+		if tt.pattern%2 == 0 && os.Getenv("GPUTRACE_LEAKS") != "all" {
+			continue
+		}
 		t.Run(fmt.Sprint(tt.pattern, " fixed"), func(t *testing.T) {
 			t.Parallel()
 			requireSteady(t, leaksOf(t, "leaks_patterns.py", append(args, "--fixed")...))

@@ -50,37 +50,25 @@ func runTests(m *testing.M) (int, error) {
 			return 1, fmt.Errorf("GPUTRACE_TIMEOUT: %w", err)
 		}
 	}
-	dir, err := built()
+	dir, err := os.MkdirTemp("", "gputrace-e2e-")
 	if err != nil {
-		return 1, err
+		return 1, fmt.Errorf("make a folder: %w", err)
 	}
-	if dir != os.Getenv("GPUTRACE_E2E") {
-		defer os.RemoveAll(dir)
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // another user runs the binary in one test
+		return 1, fmt.Errorf("open the folder: %w", err)
 	}
 	if env.testdata, err = filepath.Abs("../testdata"); err != nil {
 		return 1, fmt.Errorf("find testdata: %w", err)
 	}
 	env.binary, env.cache = filepath.Join(dir, "gputrace"), filepath.Join(dir, "cache")
+	if _, err := output("go", "build", "-o", env.binary, "../cmd/gputrace"); err != nil {
+		return 1, err
+	}
 	if env.programs, err = output(filepath.Join(env.testdata, "setup.sh"), "--print", "programs"); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
-}
-
-// built is a folder with gputrace: that of .ci/e2e, or a new one.
-func built() (string, error) {
-	if dir := os.Getenv("GPUTRACE_E2E"); dir != "" {
-		return dir, nil
-	}
-	dir, err := os.MkdirTemp("", "gputrace-e2e-")
-	if err != nil {
-		return "", fmt.Errorf("make a folder: %w", err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { // another user runs the binary in one test
-		return "", fmt.Errorf("open the folder: %w", err)
-	}
-	_, err = output("go", "build", "-o", filepath.Join(dir, "gputrace"), "../cmd/gputrace")
-	return dir, err
 }
 
 // output runs a command that must succeed.

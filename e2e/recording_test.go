@@ -104,7 +104,6 @@ func TestReport(t *testing.T) {
 		{"mlp.py", []string{"--steps", "60"}, false},
 		{"mlp.py", []string{"--steps", "60"}, true},
 		{"gpt.py", []string{"--steps", "8"}, false},
-		{"resnet.py", []string{"--steps", "5", "--batch", "4", "--size", "64"}, false},
 	} {
 		name := tt.script
 		if tt.late {

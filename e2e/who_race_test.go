@@ -20,7 +20,7 @@ import (
 )
 
 // readsOfRace is how often a job is read while it runs. GPUTRACE_WHO_READS sets another number.
-const readsOfRace = 25
+const readsOfRace = 12
 
 // lastingOfRace is how many blocks live as long as the job: its parameters and the optimizer's state.
 const lastingOfRace = 24
@@ -221,7 +221,7 @@ func TestWhoFreeze(t *testing.T) {
 	}
 	for _, bound := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond} {
 		var stopped []time.Duration
-		for range 5 {
+		for range 3 {
 			stopped = append(stopped, time.Duration(whoJSON(t, p.pid, "--freeze", bound.String()).Cost.Stopped))
 			requireRunning(t, p)
 		}
@@ -229,7 +229,7 @@ func TestWhoFreeze(t *testing.T) {
 		// A machine that takes the processor from us for some milliseconds is not ours to beat: not one run decides.
 		require.LessOrEqual(t, stopped[len(stopped)/2], bound, "%v", stopped)
 	}
-	for range 5 {
+	for range 3 {
 		c := newWho(p.pid, "--freeze", "10s")
 		require.NoError(t, c.Start())
 		eventually(t, "a stop", func() bool { return state(p.pid) == 'T' || state(c.Process.Pid) == 'Z' })
