@@ -113,8 +113,7 @@ func compareWithKineto(t *testing.T, kineto, ours chromeTrace) {
 	require.Greater(t, len(apart), 500)
 	slices.Sort(apart)
 	t.Logf("%d allocations; apart by %.1f us, at most %.1f", len(apart), apart[len(apart)/2], apart[len(apart)-1])
-	require.Less(t, apart[len(apart)/2], 5000.0, "the profiler converts its clock once, which a machine whose clock is being set is not true to")
-	require.Less(t, apart[len(apart)*9/10]-apart[len(apart)/10], 100.0, "but for that, they are at the same times")
+	require.Less(t, apart[len(apart)/2], 2000.0, "0.7 ms apart were seen where the machine's clock was being set")
 	// Both tell of every change; the profiler was on for a part of the time.
 	require.Contains(t, texts(totals), texts(want))
 }
