@@ -173,7 +173,7 @@ type Found struct {
 	Beside     string   // other interpreters of the process, whose lines are not known; empty: none
 	PyTorch    string   // "2.15.0"; empty: not found
 	CUDA       string   // CUDA version that PyTorch was built for; empty: not known
-	Frameworks []string // loaded frameworks with their versions: "TensorFlow 2.21.0"
+	Frameworks []string // other frameworks that are loaded, with versions if known: "TensorFlow 2"
 	Driver     string   // version in the driver library's name; empty: not known
 	Memory     string   // how the process's memory is read
 	Hooks      []Hook

@@ -27,7 +27,7 @@ type Found struct {
 	Beside     string   // other interpreters of the process, whose lines are not known, for people; empty: none
 	PyTorch    string   // "2.15.0"; empty: not found
 	CUDA       string   // CUDA version that PyTorch was built for; empty: not known
-	Frameworks []string // loaded frameworks with their versions: "TensorFlow 2.21.0"
+	Frameworks []string // other frameworks that are loaded, with versions if known: "TensorFlow 2"
 	Driver     string   // version in the driver library's name; empty: not known
 	Probes     []*kernel.Probe
 	Empty      []string // files of the hook table's libraries that define none of its functions
@@ -153,19 +153,24 @@ func (t *Target) describe(took time.Duration) Found {
 	if !strings.Contains(f.Driver, ".") {
 		f.Driver = "" // "libcuda.so.1" is the interface, not a version
 	}
-	f.describeFrameworks(t.process, t.regions)
+	torch, others := loaded(t.process, t.regions)
+	f.PyTorch, f.CUDA, f.Frameworks = torch.Version, torch.CUDA, others
 	f.Autograd = t.autograd.err
 	return f
 }
 
-// describeFrameworks names the frameworks whose libraries are mapped.
-func (f *Found) describeFrameworks(p *process.Process, regions []mapped.Region) {
+// loaded returns PyTorch, with empty strings if it is not there, and the other frameworks whose libraries are mapped.
+func loaded(p *process.Process, regions []mapped.Region) (torch frameworks.Framework, others []string) {
 	maps := make([]process.Mapping, len(regions))
 	for i := range regions {
 		maps[i] = regions[i].Mapping
 	}
-	f.PyTorch, f.CUDA = frameworks.PyTorch(p, maps)
 	for _, found := range frameworks.Of(p, maps) {
-		f.Frameworks = append(f.Frameworks, found.String())
+		if found.Name == frameworks.Torch {
+			torch = found
+			continue
+		}
+		others = append(others, found.String())
 	}
+	return torch, others
 }

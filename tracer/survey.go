@@ -66,9 +66,8 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 			}
 		}
 	}
-	var found Found
-	found.describeFrameworks(p, regions)
-	s.PyTorch, s.CUDA = found.PyTorch, found.CUDA
+	torch, _ := loaded(p, regions)
+	s.PyTorch, s.CUDA = torch.Version, torch.CUDA
 	for i := range regions {
 		if f := regions[i].File.Symbols; f != nil {
 			f.Close()

@@ -33,7 +33,7 @@ type row struct {
 
 // rows are the frameworks that are known, what is named first in front. libc10 is PyTorch's, also without a GPU.
 var rows = []row{
-	{name: torchName, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"}, file: "../version.py"},
+	{name: Torch, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"}, file: "../version.py"},
 	{name: "JAX", globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
 	{name: "TensorFlow", globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
 	{name: "ONNX Runtime", globs: []string{"libonnxruntime_providers_cuda.so"}, file: "../__init__.py"},
@@ -41,7 +41,8 @@ var rows = []row{
 	{name: "llama.cpp", globs: []string{"libggml-cuda.so*"}},
 }
 
-const torchName = "PyTorch"
+// Torch is the Name of PyTorch.
+const Torch = "PyTorch"
 
 // Of lists the frameworks whose libraries a process has mapped.
 func Of(p *process.Process, maps []process.Mapping) []Framework {
