@@ -5,7 +5,6 @@ package export
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
@@ -13,8 +12,20 @@ import (
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// errOtherAllocator is of requests to PyTorch's MPS allocator, which places blocks by other rules.
-var errOtherAllocator = errors.New("replay: what is replayed is PyTorch's allocator for CUDA, and this program used that for MPS")
+// notReplayed names the allocator of a program whose allocators all place blocks by other rules than those of the replay; empty: one does not.
+func notReplayed(accounts []heap.Account) (other string) {
+	for i := range accounts {
+		d := accounts[i].Device
+		switch {
+		case d.Type.MPS():
+			return "that for MPS"
+		case d.Allocator().Simulated():
+			return ""
+		}
+		other = d.Allocator().String()
+	}
+	return other
+}
 
 // WhatIf replays the requests of the source under other settings. A source without any is exit.Nothing.
 func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
@@ -22,12 +33,8 @@ func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	accounts := s.Trace.End().Snapshot.Accounts
-	if slices.ContainsFunc(accounts, func(a heap.Account) bool { return a.Device.Type.MPS() }) {
-		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %w", s.Path, errOtherAllocator))
-	}
-	if i := slices.IndexFunc(accounts, func(a heap.Account) bool { return !a.Device.Allocator().Simulated() }); i >= 0 {
-		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: what is replayed is PyTorch's allocator for CUDA, and this program used %s", s.Path, accounts[i].Device.Allocator()))
+	if other := notReplayed(s.Trace.End().Snapshot.Accounts); other != "" {
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: replay: what is replayed is PyTorch's allocator for CUDA, and this program used %s", s.Path, other))
 	}
 	asked := *ask
 	asked.PyTorch = s.Info.PyTorch

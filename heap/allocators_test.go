@@ -10,11 +10,14 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
+// unlisted is an allocator that is in no list: nothing is claimed of it.
+const unlisted = 7
+
 // otherEvent is of an allocator that reports no totals, and whose frees say no size.
 func otherEvent(kind event.Kind, addr, size uint64) *event.Event {
 	u := event.Unknown
 	return &event.Event{
-		PID: pid, TID: pid, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.AllocatorExample.Of(event.DeviceCUDA)},
+		PID: pid, TID: pid, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA.Of(unlisted)},
 		Addr: addr, Size: size, Requested: u, Stream: u, Handle: 9, Context: u, Allocated: u, Reserved: u, Stack: 3,
 	}
 }
@@ -34,7 +37,7 @@ func TestAllocatorsApart(t *testing.T) {
 	require.Len(t, totals.Accounts, 2)
 	torch, other := &totals.Accounts[0], &totals.Accounts[1]
 	require.Equal(t, []uint64{2 * mib, 2 * mib}, []uint64{torch.Allocated, torch.Live.Bytes})
-	require.Equal(t, event.AllocatorExample, other.Device.Allocator())
+	require.EqualValues(t, unlisted, other.Device.Allocator())
 	require.Equal(t, cuda0, other.Device.Physical())
 	require.EqualValues(t, 2*mib, other.Live.Bytes)
 	require.Equal(t, []uint64{2, 2, 1}, []uint64{other.Allocs, other.Frees, other.UnknownFrees})

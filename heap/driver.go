@@ -46,8 +46,8 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 	if d == nil {
 		d = &DriverAccount{PID: pid, Layer: layer, Device: device}
 		h.drivers[key] = d
-		for k, a := range h.accounts {
-			if k.pid == pid && k.device.Physical() == device && layer == event.LayerDevice {
+		for _, a := range h.process(pid).accounts {
+			if a.Device.Physical() == device && layer == event.LayerDevice {
 				a.driver = d
 			}
 		}

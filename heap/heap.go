@@ -135,7 +135,7 @@ func plausible(e *event.Event) bool {
 	if e.Layer == event.LayerTorch {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
-			return addressed && (e.Size < blocks.MaxBytes || e.Size == event.Unknown && e.Kind == event.KindFree && !e.Device.Allocator().Totals())
+			return addressed && (e.Size < blocks.MaxBytes || e.Size == event.Unknown && e.Kind == event.KindFree && !e.Device.Allocator().SizedFrees())
 		}
 		return e.Kind == event.KindOutOfMemory // a refused request can have any size
 	}

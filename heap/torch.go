@@ -74,14 +74,6 @@ func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved 
 func (h *Heap) applyTorch(e *event.Event) {
 	a := h.account(e.PID, e.Device)
 	a.lastEvent = e.Time
-	if e.Size == event.Unknown && e.Kind == event.KindFree {
-		var known bool
-		if e, known = h.sized(a, e); !known {
-			a.Frees++
-			a.UnknownFrees++
-			return
-		}
-	}
 	h.checkTotal(a, e)
 	switch e.Kind {
 	case event.KindAlloc:
@@ -99,17 +91,6 @@ func (h *Heap) applyTorch(e *event.Event) {
 	if isPeak(total, e.Time, a.Peak, a.PeakTime) {
 		h.recordPeak(a, total, e.Time)
 	}
-}
-
-// sized adds the size of the block to a free of an allocator that does not report it. false: the block is from before.
-func (h *Heap) sized(a *account, e *event.Event) (*event.Event, bool) {
-	i, ok := a.live.Find(e.Addr, &h.blocks)
-	if !ok {
-		return e, false
-	}
-	out := *e
-	out.Size = h.blocks.At(i).Size
-	return &out, true
 }
 
 // checkTotal compares the total in an event with the total that the event should lead to.
@@ -182,15 +163,22 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 		a.process.watch.note(a, e)
 	}
 	i, ok := a.live.Find(e.Addr, &h.blocks)
+	size := e.Size
+	switch {
+	case size == event.Unknown && ok: // this allocator's frees do not carry it
+		size = h.blocks.At(i).Size
+	case size == event.Unknown:
+		size = 0
+	}
 	if !ok {
 		a.UnknownFrees++
-		taken := min(a.Before-a.BeforeBlocks.Bytes, e.Size)
+		taken := min(a.Before-a.BeforeBlocks.Bytes, size)
 		a.Before -= taken
-		a.Lost -= int64(e.Size - taken)
+		a.Lost -= int64(size - taken)
 		return
 	}
 	// Another size: a free and an allocation at this address were lost.
-	a.Lost += int64(h.blocks.At(i).Size) - int64(e.Size)
+	a.Lost += int64(h.blocks.At(i).Size) - int64(size)
 	h.retireTorch(a, i)
 }
 

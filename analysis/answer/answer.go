@@ -91,7 +91,8 @@ type Answer struct {
 	Now, Peak uint64 // in use and accounted for: torch blocks, and device memory outside PyTorch
 	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	Reserved  uint64 // by PyTorch; event.Unknown
-	Torch     bool   // there is a caching allocator
+	Torch     bool   // there is a caching allocator that reports totals
+	Silent    string // an allocator that reports none, so that the figures have what it handed out since the attach; empty: there is none
 	Between   uint64 // allocators' blocks between steps; 0: not known
 	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
 	Exit      uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end
@@ -212,7 +213,9 @@ func (a *Answer) totals(in *Input) {
 	highest := uint64(0)
 	for i := range in.Now.Snapshot.Accounts {
 		x := &in.Now.Snapshot.Accounts[i]
-		if x.Device.Allocator().Totals() {
+		if other := x.Device.Allocator(); !other.Totals() {
+			a.Silent = other.String()
+		} else {
 			if !a.Torch {
 				a.Torch, a.Reserved = true, 0
 			}

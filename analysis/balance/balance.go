@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -72,7 +73,7 @@ type Device struct {
 
 	Torch Torch
 	// Allocator is whose memory Torch is.
-	Allocator event.Allocator
+	Allocator allocator.Allocator
 	TorchWhy  string // why something in Torch is not known
 
 	Owners []OwnerUse // largest first
@@ -222,7 +223,7 @@ func (b *balancer) addAccounts() {
 		}
 		known := b.hasState(a.Device)
 		d := b.device(a.Device.Physical())
-		if other := a.Device.Allocator(); other != event.AllocatorTorch {
+		if other := a.Device.Allocator(); other != allocator.Torch {
 			if d.Torch == b.noTorch(d.Device) { // beside PyTorch's, its segments are memory that is not PyTorch's
 				u := event.Unknown
 				d.Torch, d.Allocator, d.TorchWhy = Torch{u, u, u, u, u, u}, other, other.String()+" does not report what it had before the attach"

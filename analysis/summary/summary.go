@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -77,7 +78,7 @@ func Of(t *view.Trace, table *steps.Table) (*Report, error) {
 	accounts := t.End().Snapshot.Accounts
 	for i := range accounts {
 		a := &accounts[i]
-		if a.Device.Allocator() != event.AllocatorTorch {
+		if a.Device.Allocator() != allocator.Torch {
 			continue
 		}
 		key := accountKey{a.PID, a.Device}
@@ -115,7 +116,7 @@ func (r *reader) visitor() *view.Visitor {
 func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)) {
 	d := r.device(accountKey{b.PID, b.Device})
 	switch {
-	case b.Layer == event.LayerTorch && b.Device.Allocator() == event.AllocatorTorch:
+	case b.Layer == event.LayerTorch && b.Device.Allocator() == allocator.Torch:
 		d.block(b, change)
 	case b.Layer == event.LayerDevice && b.Segment && b.Size != event.Unknown:
 		d.segment(b, change)

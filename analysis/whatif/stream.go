@@ -188,7 +188,7 @@ func (c *collector) event(e *event.Event, h *heap.Heap) {
 		c.driver(e)
 	case event.LayerTorch:
 		a, ok := h.Account(e.PID, e.Device)
-		if !ok {
+		if !ok || !e.Device.Allocator().Simulated() {
 			return
 		}
 		s := c.stream(e.PID, e.Device)

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -76,6 +77,7 @@ type lossInterval struct {
 type exportAccount struct {
 	PID          uint32      `json:"pid,omitempty"`
 	Device       string      `json:"device"`
+	Allocator    string      `json:"allocator,omitempty"` // if it is not PyTorch's: "BFC"
 	Allocated    *uint64     `json:"allocated,omitempty"`
 	Reserved     *uint64     `json:"reserved,omitempty"`
 	Live         exportCount `json:"live"`
@@ -224,6 +226,9 @@ func newExportAccount(a *heap.Account) exportAccount {
 	}
 	if a.PeakTime != 0 {
 		out.PeakTime = &a.PeakTime
+	}
+	if other := a.Device.Allocator(); other != allocator.Torch {
+		out.Allocator = other.String()
 	}
 	return out
 }

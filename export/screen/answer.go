@@ -462,7 +462,14 @@ func (p *printer) totals() {
 	if p.a.Exit != 0 {
 		name = "before its end"
 	}
-	parts := []string{name + " " + table.Bytes(p.a.Now)}
+	now := name + " " + table.Bytes(p.a.Now)
+	switch {
+	case p.a.Silent != "" && p.a.Torch:
+		now += ", of " + p.a.Silent + " since the attach"
+	case p.a.Silent != "":
+		now += " since the attach"
+	}
+	parts := []string{now}
 	peak := "peak " + table.Bytes(p.a.Peak)
 	if p.a.PeakTime != 0 {
 		peak += " at " + table.Offset(p.a.PeakTime, p.in.Begin())

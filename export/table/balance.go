@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
@@ -53,8 +54,8 @@ func torchParts(d *balance.Device) []term {
 }
 
 // partName is what the row of an allocator's blocks is called.
-func partName(a event.Allocator) string {
-	if a == event.AllocatorTorch {
+func partName(a allocator.Allocator) string {
+	if a == allocator.Torch {
 		return "torch"
 	}
 	return a.String()

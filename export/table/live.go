@@ -4,9 +4,13 @@ package table
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -23,18 +27,10 @@ type Live struct {
 // sum of which one part is unknown is unknown. The peak is left out when there are several, because theirs are of
 // different moments.
 func LiveLine(b *heap.Totals, l Live) string {
-	var allocated, reserved, other uint64
-	peak, seen, silent := "", uint64(0), len(b.Accounts) > 0
-	for i := range b.Accounts {
-		a := &b.Accounts[i]
-		allocated, reserved = plus(allocated, a.Allocated), plus(reserved, a.Reserved)
-		seen, silent = seen+a.Live.Bytes, silent && !a.Device.Allocator().Totals()
-	}
+	var other uint64
+	peak := ""
 	if len(b.Accounts) == 1 {
 		peak = fmt.Sprintf(" (peak %s)", Bytes(b.Accounts[0].Peak))
-	}
-	if len(b.Accounts) == 0 {
-		allocated, reserved = event.Unknown, event.Unknown
 	}
 	for i := range b.Drivers {
 		if d := &b.Drivers[i]; d.Layer == event.LayerDevice {
@@ -44,12 +40,49 @@ func LiveLine(b *heap.Totals, l Live) string {
 	if l.NoTorch && len(b.Accounts) == 0 {
 		return fmt.Sprintf("%s  device memory %s  lost %s", l.Now.Format(time.TimeOnly), Bytes(other), Plural(l.Lost, "event"))
 	}
-	if silent {
-		return fmt.Sprintf("%s  %s %s since attach%s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
-			b.Accounts[0].Device.Allocator(), Bytes(seen), peak, Bytes(other), l.Rate, Plural(l.Lost, "event"))
+	return fmt.Sprintf("%s  %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly), Allocators(b.Accounts, peak), Bytes(other), l.Rate,
+		Plural(l.Lost, "event"))
+}
+
+// Allocators says how much memory the caching allocators have handed out: the totals of those that report totals, and what the others handed
+// out since the attach. peak follows the first figure; empty: it is not shown.
+func Allocators(accounts []heap.Account, peak string) string {
+	var out []string
+	if allocated, reserved, ok := Reported(accounts); ok || len(accounts) == 0 {
+		out = append(out, fmt.Sprintf("torch %s%s  reserved %s", Bytes(allocated), peak, Bytes(reserved)))
+		peak = ""
 	}
-	return fmt.Sprintf("%s  torch %s%s  reserved %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
-		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, Plural(l.Lost, "event"))
+	seen, silent := Unreported(accounts)
+	for _, a := range silent {
+		out = append(out, fmt.Sprintf("%s %s since attach%s", a, Bytes(seen[a]), peak))
+		peak = ""
+	}
+	return strings.Join(out, "  ")
+}
+
+// Reported sums the totals of the allocators that report them, bytes; event.Unknown if one is not known. ok false: no allocator reports
+// any, and both are unknown.
+func Reported(accounts []heap.Account) (allocated, reserved uint64, ok bool) {
+	for i := range accounts {
+		if a := &accounts[i]; a.Device.Allocator().Totals() {
+			allocated, reserved, ok = plus(allocated, a.Allocated), plus(reserved, a.Reserved), true
+		}
+	}
+	if !ok {
+		return event.Unknown, event.Unknown, false
+	}
+	return allocated, reserved, true
+}
+
+// Unreported sums the bytes in use, since the attach, of each allocator that reports no totals, and lists these allocators.
+func Unreported(accounts []heap.Account) (seen map[allocator.Allocator]uint64, silent []allocator.Allocator) {
+	seen = map[allocator.Allocator]uint64{}
+	for i := range accounts {
+		if a := accounts[i].Device.Allocator(); !a.Totals() {
+			seen[a] += accounts[i].Live.Bytes
+		}
+	}
+	return seen, slices.Sorted(maps.Keys(seen))
 }
 
 func plus(x, y uint64) uint64 {

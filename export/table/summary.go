@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
@@ -125,17 +126,17 @@ func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
 	var net int64
 	known, summed := false, false
-	silent, other := len(accounts) > 0, event.AllocatorTorch
+	_, silent := Unreported(accounts)
+	_, _, reported := Reported(accounts)
 	for i := range accounts {
 		a := &accounts[i]
-		silent, other = silent && !a.Device.Allocator().Totals(), a.Device.Allocator()
 		known = known || a.Allocated != event.Unknown
 		summed = summed || a.Device.Type.MPS() // by the blocks that were seen: nothing to compare with
 		gaps, size, net = gaps+a.Gaps, size+a.GapBytes, net+a.Lost
 	}
 	switch {
-	case silent:
-		return fmt.Sprintf("%s reports no totals", other)
+	case len(silent) > 0 && !reported:
+		return fmt.Sprintf("%s reports no totals", silent[0])
 	case !known:
 		return "allocator totals unknown"
 	case summed:
@@ -264,8 +265,8 @@ func (p *printer) torch(a *heap.Account) {
 }
 
 // reporter is an allocator that reports less than others: of PyTorch it is this version.
-func reporter(a event.Allocator) string {
-	if a == event.AllocatorTorch {
+func reporter(a allocator.Allocator) string {
+	if a == allocator.Torch {
 		return "this PyTorch"
 	}
 	return a.String()
@@ -464,6 +465,10 @@ func Comments(in Input) []string {
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
+		if other := a.Device.Allocator(); !other.Totals() {
+			add("pid %d %s: %s has %s since attach; it reports no totals; peak %s", a.PID, a.Device, other, exactText(a.Live.Bytes), exactText(a.Peak))
+			continue
+		}
 		add("pid %d %s: torch allocated %s, of it %s before attach, %s of lost events; reserved %s; peak %s",
 			a.PID, a.Device, exactText(a.Allocated), exactText(a.Before), signedText(a.Lost), Bytes(a.Reserved), exactText(a.Peak))
 	}

@@ -303,11 +303,7 @@ func processLines(s *recorder.State) []string {
 	var out []string
 	for i := range s.Processes[:min(maxLive, len(s.Processes))] {
 		p := &s.Processes[i]
-		var live, reserved uint64
-		for k := range p.Totals.Accounts {
-			live, reserved = live+p.Totals.Accounts[k].Allocated, reserved+p.Totals.Accounts[k].Reserved
-		}
-		out = append(out, fmt.Sprintf("  %-24s torch %s  reserved %s", p.Process.Who(), table.Bytes(live), table.Bytes(reserved)))
+		out = append(out, fmt.Sprintf("  %-24s %s", p.Process.Who(), table.Allocators(p.Totals.Accounts, "")))
 	}
 	return out
 }

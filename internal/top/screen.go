@@ -365,11 +365,15 @@ func pythonOf(e *view.Row) []int {
 // memoryOf adds up the memory of all processes. What is not known of one is not known of the sum.
 func memoryOf(parts []Part) Memory {
 	var m Memory
-	var accounts []*heap.Account
+	var accounts, reported []*heap.Account
 	for i := range parts {
 		t := parts[i].Totals
 		for k := range t.Accounts {
-			accounts = append(accounts, &t.Accounts[k])
+			a := &t.Accounts[k]
+			accounts = append(accounts, a)
+			if a.Device.Allocator().Totals() {
+				reported = append(reported, a)
+			}
 		}
 		for k := range t.Drivers {
 			if d := &t.Drivers[k]; d.Layer == event.LayerDevice {
@@ -377,7 +381,8 @@ func memoryOf(parts []Part) Memory {
 			}
 		}
 	}
-	allocated, reserved := sum(accounts, func(a *heap.Account) uint64 { return a.Allocated }), sum(accounts, func(a *heap.Account) uint64 { return a.Reserved })
+	allocated := sum(reported, func(a *heap.Account) uint64 { return a.Allocated })
+	reserved := sum(reported, func(a *heap.Account) uint64 { return a.Reserved })
 	m.Allocated = allocated
 	if allocated != nil && reserved != nil && *reserved >= *allocated {
 		cached := *reserved - *allocated

@@ -10,17 +10,18 @@ import (
 	"strconv"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/process"
 )
 
 // deviceReaders find the device of an allocator object (event.Event.Handle) in the process. Allocators that are not
 // listed pass the device in their calls.
-var deviceReaders = map[event.Allocator]func(m process.Memory, object uint64) event.Device{
-	event.AllocatorBFC: bfcDevice,
+var deviceReaders = map[allocator.Allocator]func(m process.Memory, object uint64) event.Device{
+	allocator.BFC: bfcDevice,
 }
 
 // ofAllocator sets the device of an event of an allocator other than PyTorch's.
-func (p *Process) ofAllocator(e *event.Event, a event.Allocator) {
+func (p *Process) ofAllocator(e *event.Event, a allocator.Allocator) {
 	if read := deviceReaders[a]; read != nil {
 		d, ok := p.objects[e.Handle]
 		if !ok {
@@ -34,7 +35,7 @@ func (p *Process) ofAllocator(e *event.Event, a event.Allocator) {
 		}
 		e.Device = d
 	}
-	e.Device.Type = a.Of(e.Device.Type)
+	e.Device.Type = e.Device.Type.Of(a)
 }
 
 // maxObjects is the number of objects whose device is kept. A process has a few for each device.
@@ -43,9 +44,9 @@ const maxObjects = 1024
 // bfcBytes is how much of a BFCAllocator is searched for its name. name_ was at 0x3e8 in 0.12, after the bins.
 const bfcBytes = 4096
 
-// bfcName matches the names that TensorFlow and XLA give allocators of a GPU: "GPU_0_bfc", "GPU_0_mem_bfc". Allocators
-// of host memory have other names.
-var bfcName = regexp.MustCompile(`^(?i:gpu)_(?:[a-z]+_)?(\d{1,3})(?:_[a-z_]+)?_bfc$`)
+// bfcName matches the names that TensorFlow and XLA give allocators of a GPU: "GPU_0_bfc", "GPU_collectivememory_0_bfc". Allocators
+// of host memory have other names, such as "xla_gpu_host_bfc". The parts were read in the libraries of TensorFlow 2.21 and JAX 0.12.
+var bfcName = regexp.MustCompile(`^GPU_(?:[a-z]+_)?(\d{1,3})_bfc$`)
 
 // bfcDevice finds the device of a BFCAllocator by its name, a std::string of libstdc++ (address, length, characters or
 // capacity) in the object. Its offset changes with each release, but nothing else in the object is the address of such
@@ -64,8 +65,8 @@ func bfcDevice(m process.Memory, object uint64) event.Device {
 			continue
 		}
 		if found := bfcName.FindSubmatch(text); found != nil {
-			ordinal, _ := strconv.Atoi(string(found[1]))
-			return event.Device{Type: event.DeviceCUDA, Index: ordinal8(ordinal)}
+			number, _ := strconv.Atoi(string(found[1]))
+			return event.Device{Type: event.DeviceCUDA, Index: ordinal(uint64(number))}
 		}
 	}
 	if n == 0 {
@@ -73,5 +74,3 @@ func bfcDevice(m process.Memory, object uint64) event.Device {
 	}
 	return host
 }
-
-func ordinal8(n int) int8 { return ordinal(uint64(n)) }

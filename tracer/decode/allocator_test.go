@@ -39,12 +39,12 @@ func (o oneObject) ReadAt(b []byte, addr uint64) (int, error) {
 // TestBFCDevice: the device of a BFCAllocator is in its name, wherever in the object a release has that.
 func TestBFCDevice(t *testing.T) {
 	for name, want := range map[string]event.Device{
-		"GPU_0_bfc":             {Type: event.DeviceCUDA, Index: 0},
-		"GPU_11_bfc":            {Type: event.DeviceCUDA, Index: 11},
-		"gpu_collectives_3_bfc": {Type: event.DeviceCUDA, Index: 3},
-		"gpu_host_bfc":          {Type: event.DeviceCPU},
-		"xla_gpu_host_bfc":      {Type: event.DeviceCPU},
-		"bfc_cpu_allocator":     {Type: event.DeviceCPU},
+		"GPU_0_bfc":                  {Type: event.DeviceCUDA, Index: 0},
+		"GPU_11_bfc":                 {Type: event.DeviceCUDA, Index: 11},
+		"GPU_collectivememory_3_bfc": {Type: event.DeviceCUDA, Index: 3},
+		"gpu_host_bfc":               {Type: event.DeviceCPU},
+		"xla_gpu_host_bfc":           {Type: event.DeviceCPU},
+		"bfc_cpu_allocator":          {Type: event.DeviceCPU},
 	} {
 		for _, at := range []int{0x18, 0x3e8, 0x3f0, 0x7f8} {
 			require.Equal(t, want, bfcDevice(oneObject{name, at}, 0x1000), "%s at %#x", name, at)

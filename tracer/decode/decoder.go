@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -235,7 +236,7 @@ func (p *Process) call(r *bpf.TraceRecordCall) event.Event {
 	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
 	if row := p.shared.row(r.Event.Meaning); row != nil {
 		describeCall(&e, row, &r.Value)
-		if row.Allocator != event.AllocatorTorch {
+		if row.Allocator != allocator.Torch {
 			p.ofAllocator(&e, row.Allocator)
 		}
 	}

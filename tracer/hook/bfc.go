@@ -2,7 +2,10 @@
 
 package hook
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
+)
 
 // bfcReport is BFCAllocator::AddTraceMe(string_view name, const void* chunk, int64 requested, int64 size) of
 // xla/tsl/framework/bfc_allocator.cc. Each allocation and each free calls it once, under the allocator's lock, whether a profiler
@@ -23,7 +26,7 @@ var bfcRows = []Row{
 
 func bfc(kind event.Kind, length uint32) Row {
 	return Row{
-		Library: BFC, Symbol: bfcReport, Title: "BFCAllocator::AddTraceMe", Program: Report, Allocator: event.AllocatorBFC,
+		Library: BFC, Symbol: bfcReport, Title: "BFCAllocator::AddTraceMe", Program: Report, Allocator: allocator.BFC,
 		Layer: event.LayerTorch, Kind: kind, DeviceType: event.DeviceCUDA,
 		Pointer: None, Size: None, Allocated: None, Reserved: None, Device: None,
 		Guard: arg(1), GuardValue: length, Handle: arg(0), Addr: arg(3), Dims: []Operand{arg(5), arg(4)}, Requested: 1,

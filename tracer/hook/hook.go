@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 )
 
 // Program is the kernel-side program that handles a row. The programs are generic: the row defines the meaning of the arguments.
@@ -103,7 +104,7 @@ type Row struct {
 	Program Program
 	Layer   event.Layer
 	// Allocator is the allocator of the blocks, on event.LayerTorch.
-	Allocator event.Allocator
+	Allocator allocator.Allocator
 	Object    event.Object
 	Kind      event.Kind
 	// DeviceType is the device type for calls, which do not pass it.
@@ -158,6 +159,9 @@ func (r *Row) EventLayer(dims []uint64) event.Layer {
 func (r *Row) Retires() bool {
 	return r.Kind == event.KindFree || r.Kind == event.KindUnmap || r.Kind == event.KindReset
 }
+
+// OfTorch reports whether the row is served as PyTorch's reports and marks are, which have arguments in place of operands.
+func (r *Row) OfTorch() bool { return r.Program < Report }
 
 // Paired reports whether the return of the function is traced too.
 func (r *Row) Paired() bool { return r.Program >= Call }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/internal/elftest"
 )
 
@@ -74,7 +75,7 @@ func TestRowsAreValid(t *testing.T) {
 				require.True(t, a < 6 || a == None, "argument %d is in no register", a)
 			}
 			require.True(t, r.Layer >= event.LayerTorch && r.Layer <= event.LayerHolder)
-			require.Equal(t, r.Library == Torch || r.Library == Autograd || r.Allocator != event.AllocatorTorch, r.Layer == event.LayerTorch)
+			require.Equal(t, r.Library == Torch || r.Library == Autograd || r.Allocator != allocator.Torch, r.Layer == event.LayerTorch)
 			switch r.Program {
 			case TorchReport:
 				require.NotEqual(t, None, r.Pointer)

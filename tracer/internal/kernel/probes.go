@@ -130,7 +130,7 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	t.ArgPtr, t.ArgSize, t.ArgDevice = uint8(r.Pointer), uint8(r.Size), uint8(r.Device)
 	t.ArgAllocated, t.ArgReserved = uint8(r.Allocated), uint8(r.Reserved)
 	t.Program = uint8(bpf.TraceHookProgramPROGRAM_CALL)
-	if r.Program < hook.Report {
+	if r.OfTorch() {
 		t.Program = uint8(bpf.TraceHookProgramPROGRAM_TORCH)
 	}
 	t.Flags = 0
@@ -311,7 +311,7 @@ func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Pro
 
 // program is what runs at the entry of a function.
 func (k *Side) program(p *Probe) *ebpf.Program {
-	if p.Row.Program < hook.Report {
+	if p.Row.OfTorch() {
 		return k.objs.Report
 	}
 	return k.objs.Enter

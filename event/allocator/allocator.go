@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package allocator lists the frameworks' allocators and how they differ.
+package allocator
+
+import "fmt"
+
+// Allocator identifies the framework's allocator that made a block. The zero value is PyTorch's.
+type Allocator uint8
+
+// The allocators are written to files, in three bits: never renumber.
+const (
+	// Torch is PyTorch's caching allocator, of any backend.
+	Torch Allocator = 0
+	// BFC is the allocator of TensorFlow and of XLA, and so of JAX (tsl::BFCAllocator).
+	BFC Allocator = 1
+)
+
+// facts describes how one allocator differs from the others. The zero value claims nothing.
+type facts struct {
+	title      string // shown to people
+	totals     bool   // its events carry its total of allocated bytes
+	sizedFrees bool   // its frees carry the size of the block
+	simulated  bool   // gputrace knows its rules, so other settings can be simulated
+}
+
+var known = map[Allocator]facts{
+	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true},
+	BFC:   {title: "BFC", sizedFrees: true},
+}
+
+// String returns the allocator's name for people: "PyTorch", "BFC".
+func (a Allocator) String() string {
+	if f, ok := known[a]; ok {
+		return f.title
+	}
+	return fmt.Sprintf("allocator %d", uint8(a))
+}
+
+// Totals reports whether the allocator's events carry its own total of allocated bytes.
+func (a Allocator) Totals() bool { return known[a].totals }
+
+// SizedFrees reports whether the allocator's frees carry the size of the block.
+func (a Allocator) SizedFrees() bool { return known[a].sizedFrees }
+
+// Simulated reports whether gputrace can compute the effect of another allocator setting.
+func (a Allocator) Simulated() bool { return known[a].simulated }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// TestLiveOfOtherAllocators: an allocator without totals has what was seen of it, and makes nothing unknown that PyTorch's reports.
+func TestLiveOfOtherAllocators(t *testing.T) {
+	const mib = 1 << 20
+	torch := heap.Account{Device: event.Device{Type: event.DeviceCUDA}, Allocated: 3 * mib, Reserved: 4 * mib, Peak: 5 * mib}
+	other := heap.Account{Device: event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}, Allocated: event.Unknown, Reserved: event.Unknown, Peak: 7 * mib}
+	other.Live.Bytes = 6 * mib
+	line := func(accounts ...heap.Account) string {
+		return LiveLine(&heap.Totals{Accounts: accounts}, Live{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)})
+	}
+	const rest = "  other device 0 B  0 blocks/s  lost 0 events"
+	require.Equal(t, "03:04:05  torch 3.0 MiB (peak 5.0 MiB)  reserved 4.0 MiB"+rest, line(torch))
+	require.Equal(t, "03:04:05  BFC 6.0 MiB since attach (peak 7.0 MiB)"+rest, line(other))
+	require.Equal(t, "03:04:05  torch 3.0 MiB  reserved 4.0 MiB  BFC 6.0 MiB since attach"+rest, line(torch, other))
+	require.Equal(t, "03:04:05  torch unknown  reserved unknown"+rest, line())
+	require.Equal(t, "allocator totals continuous", Continuity([]heap.Account{torch, other}))
+	require.Equal(t, "BFC reports no totals", Continuity([]heap.Account{other}))
+}
