@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -27,6 +28,22 @@ func of(text string) (pids []string) {
 	return pids
 }
 
+// interrupted starts a command and sends it a signal after a delay: whatever it does just then. If it has ended already, it is started again and
+// interrupted after half the delay.
+func interrupted(t *testing.T, s syscall.Signal, delay time.Duration, args ...string) *command {
+	t.Helper()
+	for {
+		c := newBareCommand(t, args...).start(t)
+		time.Sleep(delay)
+		err := c.cmd.Process.Signal(s)
+		if delay /= 2; !errors.Is(err, os.ErrProcessDone) || delay < time.Millisecond {
+			require.NoError(t, err)
+			return c
+		}
+		c.code(t)
+	}
+}
+
 // TestInterruptedAnywhere: a command that is interrupted at any moment ends, and leaves no temporary file and no process.
 func TestInterruptedAnywhere(t *testing.T) {
 	p := startPython(t, knownJob+"work()").ready(t)
@@ -35,11 +52,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			delay := 300*time.Millisecond + time.Duration(random.IntN(700))*time.Millisecond
 			t.Run(fmt.Sprint(args, " ", s, " ", delay), func(t *testing.T) {
-				c := newBareCommand(t, strings.Fields(strings.ReplaceAll(args, "PID", itoa(p.pid)))...).start(t)
-				time.Sleep(delay) // whatever it does just then
-				if err := c.cmd.Process.Signal(s); err != nil {
-					require.ErrorIs(t, err, os.ErrProcessDone) // it was quicker
-				}
+				c := interrupted(t, s, delay, strings.Fields(strings.ReplaceAll(args, "PID", itoa(p.pid)))...)
 				code := c.code(t)
 				require.Contains(t, []int{0, 130, 143}, code, c.stderr.String())
 				left, err := os.ReadDir(c.temporary(t))

@@ -220,15 +220,11 @@ func busyJobs(t *testing.T) []string {
 }
 
 // tally is what became of the maps of one job.
-type tally struct {
-	read, changing, unsettled, sweeps, balanced, events int
-	compared                                            int // of those that changed: what they say is so was compared, too
-}
+type tally struct{ read, changing, unsettled, sweeps, balanced, events int }
 
 func (a *tally) add(b tally) {
 	a.read, a.changing, a.unsettled = a.read+b.read, a.changing+b.changing, a.unsettled+b.unsettled
 	a.sweeps, a.balanced, a.events = a.sweeps+b.sweeps, a.balanced+b.balanced, a.events+b.events
-	a.compared += b.compared
 }
 
 // inRounds takes n maps, some of each of several processes: all events of one are kept until it ends.
@@ -241,8 +237,11 @@ func inRounds(t *testing.T, n int, round func(t *testing.T, name string, n int) 
 			for left := n; left > 0; left -= most {
 				t.Run(fmt.Sprint(left), func(t *testing.T) { all.add(round(t, name, min(left, most))) })
 			}
+			for again := 1; all.read == 0 && again <= 5; again++ { // on a slow machine something can change in each map of a round
+				t.Run(fmt.Sprint("again ", again), func(t *testing.T) { all.add(round(t, name, min(n, most))) })
+			}
 			t.Logf("%+v", all)
-			require.Positive(t, all.read+all.compared)
+			require.Positive(t, all.read)
 		})
 	}
 }
@@ -330,7 +329,7 @@ func readBusy(t *testing.T, name string, n int) tally {
 	c.stop(t, p)
 	checkSeen(t, c, maps)
 	checkChanging(t, c, changing)
-	out.changing, out.compared = len(changing), len(changing)
+	out.changing = len(changing)
 	checkSweeps(t, c, sweeps)
 	out.read, out.sweeps, out.events = len(maps), len(sweeps), len(c.list)
 	return out
