@@ -28,8 +28,8 @@ func of(text string) (pids []string) {
 	return pids
 }
 
-// interrupted starts a command and sends it a signal after a delay: whatever it does just then. If it has ended already, it is started again and
-// interrupted after half the delay.
+// interrupted starts a command and sends it a signal after a delay, whatever it does just then. A command that has ended already is started
+// again, with half the delay.
 func interrupted(t *testing.T, s syscall.Signal, delay time.Duration, args ...string) *command {
 	t.Helper()
 	for {

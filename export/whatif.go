@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/internal/exit"
 )
 
-// notReplayed names the allocator of a program whose allocators all place blocks by other rules than those of the replay; empty: one does not.
+// notReplayed names an allocator of a program if none of its allocators follows the rules of the replay; empty: one does.
 func notReplayed(accounts []heap.Account) (other string) {
 	for i := range accounts {
 		d := accounts[i].Device
@@ -34,7 +34,8 @@ func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
 		return nil, err
 	}
 	if other := notReplayed(s.Trace.End().Snapshot.Accounts); other != "" {
-		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: replay: what is replayed is PyTorch's allocator for CUDA, and this program used %s", s.Path, other))
+		const why = "replay: what is replayed is PyTorch's allocator for CUDA, and this program used"
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %s %s", s.Path, why, other))
 	}
 	asked := *ask
 	asked.PyTorch = s.Info.PyTorch

@@ -32,8 +32,7 @@ type Follower interface {
 // it; blocks that SetState adds are.
 func (h *Heap) Follow(f Follower) { h.follower = f }
 
-// Account returns the account of one caching allocator, or false if there is none yet. The caller must not change it;
-// it is valid until the heap changes.
+// Account returns the account of a caching allocator, valid until the heap changes, not to be changed; false: there is none yet.
 func (h *Heap) Account(pid uint32, device event.Device) (*Account, bool) {
 	key, a := accountKey{pid, device}, h.last
 	if a == nil || key != h.lastKey {

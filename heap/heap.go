@@ -135,7 +135,8 @@ func plausible(e *event.Event) bool {
 	if e.Layer == event.LayerTorch {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
-			return addressed && (e.Size < blocks.MaxBytes || e.Size == event.Unknown && e.Kind == event.KindFree && !e.Device.Allocator().SizedFrees())
+			unsized := e.Kind == event.KindFree && e.Size == event.Unknown && !e.Device.Allocator().SizedFrees()
+			return addressed && (e.Size < blocks.MaxBytes || unsized)
 		}
 		return e.Kind == event.KindOutOfMemory // a refused request can have any size
 	}

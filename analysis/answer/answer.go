@@ -92,7 +92,7 @@ type Answer struct {
 	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	Reserved  uint64 // by PyTorch; event.Unknown
 	Torch     bool   // there is a caching allocator that reports totals
-	Silent    string // an allocator that reports none, so that the figures have what it handed out since the attach; empty: there is none
+	Silent    string // an allocator without totals: the figures have what it handed out since the attach; empty: all have totals
 	Between   uint64 // allocators' blocks between steps; 0: not known
 	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
 	Exit      uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end

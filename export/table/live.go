@@ -40,12 +40,12 @@ func LiveLine(b *heap.Totals, l Live) string {
 	if l.NoTorch && len(b.Accounts) == 0 {
 		return fmt.Sprintf("%s  device memory %s  lost %s", l.Now.Format(time.TimeOnly), Bytes(other), Plural(l.Lost, "event"))
 	}
-	return fmt.Sprintf("%s  %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly), Allocators(b.Accounts, peak), Bytes(other), l.Rate,
-		Plural(l.Lost, "event"))
+	return fmt.Sprintf("%s  %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
+		Allocators(b.Accounts, peak), Bytes(other), l.Rate, Plural(l.Lost, "event"))
 }
 
-// Allocators says how much memory the caching allocators have handed out: the totals of those that report totals, and what the others handed
-// out since the attach. peak follows the first figure; empty: it is not shown.
+// Allocators states the memory of the caching allocators: their totals, or what was seen since the attach if they report none. peak follows
+// the first figure; empty: it is not shown.
 func Allocators(accounts []heap.Account, peak string) string {
 	var out []string
 	if allocated, reserved, ok := Reported(accounts); ok || len(accounts) == 0 {

@@ -17,7 +17,8 @@ import (
 func TestLiveOfOtherAllocators(t *testing.T) {
 	const mib = 1 << 20
 	torch := heap.Account{Device: event.Device{Type: event.DeviceCUDA}, Allocated: 3 * mib, Reserved: 4 * mib, Peak: 5 * mib}
-	other := heap.Account{Device: event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}, Allocated: event.Unknown, Reserved: event.Unknown, Peak: 7 * mib}
+	bfc := event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}
+	other := heap.Account{Device: bfc, Allocated: event.Unknown, Reserved: event.Unknown, Peak: 7 * mib}
 	other.Live.Bytes = 6 * mib
 	line := func(accounts ...heap.Account) string {
 		return LiveLine(&heap.Totals{Accounts: accounts}, Live{Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)})

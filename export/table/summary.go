@@ -466,7 +466,8 @@ func Comments(in Input) []string {
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
 		if other := a.Device.Allocator(); !other.Totals() {
-			add("pid %d %s: %s has %s since attach; it reports no totals; peak %s", a.PID, a.Device, other, exactText(a.Live.Bytes), exactText(a.Peak))
+			add("pid %d %s: %s has %s since attach; it reports no totals; peak %s",
+				a.PID, a.Device, other, exactText(a.Live.Bytes), exactText(a.Peak))
 			continue
 		}
 		add("pid %d %s: torch allocated %s, of it %s before attach, %s of lost events; reserved %s; peak %s",
