@@ -487,8 +487,9 @@ func caseEnvironment(t *testing.T, cases string) []string {
 	return nil
 }
 
-// installed is a folder with a Python package and what it needs, apart from PyTorch's. It is kept beside PyTorch's own.
-func installed(t *testing.T, requirement string) string {
+// installed is a folder with a Python package and what it needs, apart from PyTorch's. It is kept beside PyTorch's own. more is what else pip
+// installs, or its options.
+func installed(t *testing.T, requirement string, more ...string) string {
 	t.Helper()
 	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
 	require.NoError(t, err)
@@ -496,7 +497,8 @@ func installed(t *testing.T, requirement string) string {
 	require.NoError(t, err)
 	dir := filepath.Join(filepath.Dir(filepath.Dir(standin)), strings.ReplaceAll(requirement, "==", "-"))
 	if !exists(dir) {
-		_, err := output(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--target", dir+".new", requirement)
+		pip := []string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--target", dir + ".new", requirement}
+		_, err := output(python, append(pip, more...)...)
 		require.NoError(t, err)
 		require.NoError(t, os.Rename(dir+".new", dir))
 	}

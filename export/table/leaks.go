@@ -163,7 +163,8 @@ func LeakSentence(r *leaks.Report) string {
 		return "unknown: " + leakRise(r)
 	}
 	if r.Steps.Loads {
-		return fmt.Sprintf("unknown: next to nothing was freed in %d steps: it may be a model that is loaded, or memory that grows; record longer", r.Steps.Count)
+		const why = "more than a quarter of what %d steps allocated is still there: it may be a model that is loaded, or memory that grows; record longer"
+		return fmt.Sprintf("unknown: "+why, r.Steps.Count)
 	}
 	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
 	if r.Steps.Period > 0 {

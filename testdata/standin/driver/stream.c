@@ -1,6 +1,8 @@
 // Streams and events. Streams are always idle; an event completes at once, or STANDIN_EVENT_US after its
 // record.
 #include "driver.h"
+#include <pthread.h>
+#include <stdlib.h>
 #include <time.h>
 
 struct stream {
@@ -94,3 +96,26 @@ struct event_handle { // CUipcEventHandle, passed by value
     char bytes[64];
 };
 int cuIpcOpenEventHandle(struct event **e, struct event_handle handle) { return cuEventCreate(e, 0); }
+
+struct host_call {
+    void (*function)(void *);
+    void *data;
+};
+
+static void *call_host(void *p) {
+    struct host_call c = *(struct host_call *)p;
+    free(p);
+    c.function(c.data);
+    return NULL;
+}
+
+// A host function runs on a thread of its own, as the driver's do: XLA waits for it.
+int cuLaunchHostFunc(struct stream *s, void (*function)(void *), void *data) {
+    struct host_call *c = malloc(sizeof *c);
+    pthread_t thread;
+    if (!c) return OUT_OF_MEMORY;
+    *c = (struct host_call){function, data};
+    if (pthread_create(&thread, NULL, call_host, c)) return free(c), OUT_OF_MEMORY;
+    pthread_detach(thread);
+    return OK;
+}

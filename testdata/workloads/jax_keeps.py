@@ -1,0 +1,48 @@
+"""A jitted function makes three arrays a step, of which the last is kept. Prints what JAX's own statistics have gained: bytes in use and allocations.
+
+jax_keeps.py DIR: begins when there is DIR/go, ends when there is DIR/hold.
+"""
+
+import os
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+
+STEPS = 250
+
+
+@jax.jit
+def twice(x):
+    return x * 2 + 1
+
+
+def wait_for(name):
+    while not os.path.exists(os.path.join(sys.argv[1], name)):
+        time.sleep(0.01)
+
+
+def step(x, kept):
+    y = twice(x)
+    z = twice(y)
+    kept.append(twice(z))
+    kept[-1].block_until_ready()
+
+
+def main():
+    device = jax.devices()[0]
+    x, kept = jnp.ones((512, 512), jnp.float32), []
+    twice(x).block_until_ready()
+    print("READY", os.getpid(), flush=True)
+    wait_for("go")
+    before = device.memory_stats()
+    for _ in range(STEPS):
+        step(x, kept)
+        time.sleep(0.03)
+    after = device.memory_stats()
+    print("KEPT", *(after[key] - before[key] for key in ("bytes_in_use", "num_allocs")), flush=True)
+    wait_for("hold")
+
+
+main()
