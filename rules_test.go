@@ -108,7 +108,7 @@ var mayImport = map[string][]string{
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/oom":       {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
+	"analysis/oom":       {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts", "internal/varpath"},
 	"analysis/answer":    {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
@@ -153,7 +153,7 @@ var mayImport = map[string][]string{
 	},
 	// The table of the formats, and what a recording says beside its events.
 	"export":                 {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":                {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export/":                {"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
 	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/compare":         {"analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},

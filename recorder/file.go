@@ -5,6 +5,7 @@ package recorder
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -37,8 +38,8 @@ func (p *Process) outputOf() string {
 }
 
 // startFile begins the recording file. If it fails, the trace continues: the summary and the profiles do not need the file.
-func (p *Process) startFile(now uint64, reserved *output.Reservation) {
-	p.info = p.describe(now)
+func (p *Process) startFile(clock func() uint64, reserved *output.Reservation) {
+	p.info = p.describe(clock)
 	if reserved == nil {
 		return
 	}
@@ -64,12 +65,31 @@ func (p *Process) createFile(reserved *output.Reservation) error {
 	return output.GiveToUser(path)
 }
 
+// clockReadings is how often both clocks are read to find one moment on both.
+const clockReadings = 16
+
+// bothClocks reads the wall clock and the clock of the events, in nanoseconds, at one moment. A reading of one clock lies
+// between two readings of the other, and the pair with the shortest time between those two is returned: in the other
+// pairs this thread may have been interrupted.
+func bothClocks(clock func() uint64) (wall time.Time, now uint64) {
+	shortest := uint64(math.MaxUint64)
+	for range clockReadings {
+		before := clock()
+		read := time.Now()
+		if took := clock() - before; took < shortest {
+			shortest, wall, now = took, read, before+took/2
+		}
+	}
+	return wall, now
+}
+
 // describe returns the header of a recording that begins now, by the clock of the events.
-func (p *Process) describe(now uint64) *recording.Info {
+func (p *Process) describe(clock func() uint64) *recording.Info {
 	f := p.target.Found()
 	driver, _ := p.target.Driver()
+	wall, now := bothClocks(clock)
 	info := &recording.Info{
-		Gputrace: p.options.Version, Started: time.Now().UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
+		Gputrace: p.options.Version, Started: wall.UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
 		Rank: p.rank.Recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
 		CUDA: f.CUDA, Driver: f.Driver, Kernel: process.KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
 	}

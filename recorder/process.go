@@ -73,7 +73,7 @@ func (r *Recorder) begin(t Target) *Process {
 		}
 	}
 	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
-	p.startFile(r.source.Now(), r.reserved)
+	p.startFile(r.source.Now, r.reserved)
 	p.reconciler = reconcile.New(p.ctx, p.heap, t, p.observer, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options)
 	p.growth = newGrowth(p)

@@ -4,11 +4,11 @@ package leaks
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // proof is evidence for a finding's advice, beside the finding's own fields.
@@ -32,9 +32,6 @@ func (f *Finding) Advice() string {
 	return advice.Text(e)
 }
 
-// nodeClass is the prefix of a holder's name that is only the class of an autograd node.
-const nodeClass = "<torch::autograd::"
-
 // byNodes reports whether autograd nodes hold at least half of a finding's blocks whose holder is known.
 func (f *Finding) byNodes(all []Holder) bool {
 	var sum, nodes uint64
@@ -43,7 +40,7 @@ func (f *Finding) byNodes(all []Holder) bool {
 			continue
 		}
 		sum += h.Bytes
-		if strings.HasPrefix(h.Name, nodeClass) {
+		if varpath.IsGraph(h.Name) {
 			nodes += h.Bytes
 		}
 	}

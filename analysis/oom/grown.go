@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // A line is named for its allocations within the failing step if they are at least a number of blocks and a share (one in this
@@ -45,7 +46,7 @@ func (c *Case) Advice() string {
 		return ""
 	case g.Holder == view.NoHolder && g.Places >= graphPlaces:
 		return "If a" + graph
-	case strings.Contains(g.Holder, "grad_fn"), strings.Contains(g.Holder, "torch::autograd::"):
+	case strings.Contains(g.Holder, "grad_fn"), varpath.IsGraph(g.Holder):
 		return "A" + graph
 	}
 	return ""

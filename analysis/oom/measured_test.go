@@ -145,6 +145,7 @@ func TestAdvice(t *testing.T) {
 		{phases.Evaluation, "eval() local outputs[", 9, ""},
 		{phases.Evaluation, "eval() local total.grad_fn", 1, "A graph keeps them: evaluate under torch.no_grad()"},
 		{phases.Evaluation, "<torch::autograd::generated::AddmmBackward0>", 1, "A graph keeps them: evaluate under torch.no_grad()"},
+		{phases.Evaluation, "C++ MulBackward0._saved_self", 1, "A graph keeps them: evaluate under torch.no_grad()"},
 	} {
 		c := Case{Phase: tt.phase, Grown: Growth{Site: "eval.py:3 eval", Holder: tt.holder, Places: tt.places}}
 		require.Equal(t, tt.want, c.Advice(), "%+v", tt)

@@ -2,7 +2,10 @@
 
 package varpath
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // Graph is the readable name of a graph of autograd that no variable was found to lead to.
 const Graph = "an autograd graph"
@@ -15,9 +18,14 @@ var (
 	rooted = regexp.MustCompile(`^C\+\+ (\w+\.\w.*)$`)
 )
 
+// IsGraph reports whether a holder's name is a graph of autograd, by the class of one of its nodes.
+func IsGraph(name string) bool {
+	return graphNode.MatchString(name) || strings.HasPrefix(name, "<torch::autograd::")
+}
+
 // Readable returns the name of a holder as people read it: a class in C++ that holds memory for autograd says nothing to them.
 func Readable(name string) string {
-	if graphNode.MatchString(name) {
+	if IsGraph(name) {
 		return Graph
 	}
 	if m := rooted.FindStringSubmatch(name); m != nil {
