@@ -20,16 +20,11 @@ build: ## ./gputrace, and size and stack of its BPF programs beside the last kno
 unit: ## the tests that need neither root nor PyTorch, the concurrent ones under the race detector (no root, a few minutes)
 	@.ci/unit
 
-# -count=1: what a test compiles or runs, C and Python, the cache of results knows nothing of.
 test: ## install what the tests need, run all of them (root)
 	@.ci/install test
 	@testdata/setup.sh
 	python3 testdata/selftest.py
-	go test -count=1 -timeout 75m ./...
-	go -C e2e/browser test -count=1 -timeout 20m ./...
-	go -C release test -count=1 ./...
-	go test -count=1 -timeout 20m -race -short $(RACE)
-	.ci/versions short $(ALSO)
+	.ci/tests $(RACE) -- $(ALSO)
 
 test-gpu: ## what only a GPU shows, beside PyTorch's recorder, CUDA and nvidia-smi (root, a GPU), or with the PyTorch of GPUTRACE_VENV=DIR
 	@GPUTRACE_REAL=1 testdata/setup.sh

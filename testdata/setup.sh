@@ -221,8 +221,9 @@ install_npm() {
 main() {
     parse_arguments "$@"
     mkdir -p "$work"
-    exec 9>"$work/lock"
-    flock 9 # several tests may want it at the same time
+    # Several tests may want it at the same time; that of one version does not wait while another one is installed.
+    exec 8>"$work/lock-$kind-$torch_version"
+    flock 8
     case $print in
     speedscope) echo "$(install_npm speedscope "$speedscope")/dist/release" && return ;;
     axe) echo "$(install_npm axe-core "$axe")/axe.min.js" && return ;;
@@ -231,8 +232,10 @@ main() {
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
     if [ -n "${GPUTRACE_VENV:-}" ]; then venv=$GPUTRACE_VENV; else install_torch "$venv"; fi
     site=$(site_packages "$venv")
+    exec 9>"$work/lock" # what is built is shared by the versions
+    flock 9
     build_all
-    exec 9>&-
+    exec 9>&- 8>&-
     [ -z "$print" ] || print_value "$print"
 }
 
