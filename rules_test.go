@@ -152,8 +152,10 @@ var mayImport = map[string][]string{
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":                 {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":                {"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/": {
+		"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words",
+	},
 	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/compare":         {"analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
