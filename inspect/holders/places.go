@@ -109,7 +109,8 @@ func (a *assembly) same(goal uint32) bool {
 	return ok && a.graph.Reached(n) && node == a.torch.GradFn(g.impl)
 }
 
-// look reads what a slot holds.
+// look reads what a slot holds: a tensor of the device. Memory that the allocator has taken since its segments were read is in none of
+// them; what has a graph counts all the same, for the blocks of the graph.
 func (a *assembly) look(now *objgraph.Recheck, h *objgraph.Holder) (s seenTensor, ok bool) {
 	if s.object = now.Held(h); s.object == 0 {
 		return s, false
@@ -118,17 +119,20 @@ func (a *assembly) look(now *objgraph.Recheck, h *objgraph.Holder) (s seenTensor
 	if s.impl, s.storage, s.data, s.size, ok = t.Memory(s.object); ok {
 		s.node = t.GradFn(s.impl)
 	}
-	return s, ok && a.live.segment(s.data)
+	return s, ok && t.GraphSeen(s.impl) && (s.node != 0 || a.live.segment(s.data))
 }
 
 // hold appends what some slots hold, as far as two bursts agree on it.
 func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
 	open := slices.Clone(slots)
 	p.pages = map[uint64]bool{}
-	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
+	for n, broken, missed := 0, 0, false; n < proofTries && len(open) > 0; n++ {
+		p.renews, missed = missed, false
 		p.look(func(on *objgraph.Recheck) {
 			for _, h := range open {
-				p.a.look(on, h)
+				if _, ok := p.a.look(on, h); !ok {
+					missed = true
+				}
 			}
 		})
 		if !p.burst() {
@@ -190,17 +194,26 @@ func (a *assembly) upward(p *proof, found []held) {
 			continue
 		}
 		done[h.seen.node] = true
-		first := p.savedAbove(h)
+		first := p.savedAgain(h)
 		if len(first) == 0 {
 			continue
 		}
-		again := p.savedAbove(h)
+		again := p.savedAgain(h)
 		for block, s := range first {
 			if t, ok := again[block]; ok && t.node == s.node {
 				a.hang(block, h, s)
 			}
 		}
 	}
+}
+
+// savedAgain is savedAbove, tried until it finds blocks: what a slot holds may be replaced while it is read.
+func (p *proof) savedAgain(h *held) (out map[int]savedBy) {
+	for n := 0; n < proofTries && len(out) == 0 && p.a.ctx.Err() == nil; n++ {
+		p.renews = n > 0
+		out = p.savedAbove(h)
+	}
+	return out
 }
 
 // savedBy is how a block is reached through a graph.
@@ -234,7 +247,7 @@ func wayTo(t *torchlayout.Reader, nodes map[uint64]upNode, node uint64) (way Pat
 // savedAbove lists the blocks without a variable that the nodes of a graph have saved: of the graph of what a slot holds now.
 func (p *proof) savedAbove(h *held) map[int]savedBy {
 	out := map[int]savedBy{}
-	p.scout.Forget()
+	p.forget()
 	on := p.a.now.On(p.scout)
 	now, ok := p.a.look(on, h.slot)
 	if !ok || now.node == 0 {

@@ -50,6 +50,7 @@ type proof struct {
 	pace   time.Duration // of the fastest burst, for a page; 0: there was none
 	slow   int           // bursts in a row that took longer than they should
 	size   int           // paths that are proved together
+	renews bool          // what is mapped is asked for before the next look
 
 	between uint64 // when both bursts had not been read and one had, on the clock of Report.Time
 }
@@ -129,10 +130,19 @@ func (p *proof) group(claims []claim) []claim {
 
 // look follows paths once, to learn which pages they need.
 func (p *proof) look(follow func(on *objgraph.Recheck)) {
-	p.scout.Forget()
+	p.forget()
 	follow(p.a.now.On(p.scout))
 	for _, addr := range p.scout.Pages() {
 		p.pages[addr] = true
+	}
+}
+
+// forget begins to look anew: in what the process has mapped by now, if it was found to lack something.
+func (p *proof) forget() {
+	p.scout.Forget()
+	if p.renews {
+		p.scout.Renew()
+		p.renews = false
 	}
 }
 

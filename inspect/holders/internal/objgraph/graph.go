@@ -160,6 +160,7 @@ func (w *Graph) visit(n uint32) {
 	addr := w.nodes.at(n).addr
 	w.t.Renew(addr)
 	w.refs = w.t.Refs(w.refs[:0], addr)
+	w.noteTornGrad(n, w.refs)
 	for i := range w.refs {
 		r := &w.refs[i]
 		target := r.Target

@@ -3,6 +3,8 @@
 package objgraph
 
 import (
+	"slices"
+
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -15,11 +17,12 @@ const (
 	maxWay = 64
 )
 
-// isSlot reports whether a reference is a place of the program that can hold another object a moment later: an element, an attribute or a
-// variable.
+// isSlot reports whether a reference is a place of the program that can hold another object a moment later: an element, an attribute, a
+// variable or the gradient of a tensor.
 func isSlot(kind pyobject.RefKind) bool {
 	switch kind {
-	case pyobject.RefIndex, pyobject.RefKey, pyobject.RefAttribute, pyobject.RefMember, pyobject.RefField, pyobject.RefLocal, pyobject.RefSlot:
+	case pyobject.RefIndex, pyobject.RefKey, pyobject.RefAttribute, pyobject.RefMember, pyobject.RefField, pyobject.RefLocal, pyobject.RefSlot,
+		torchlayout.RefGrad:
 		return true
 	}
 	return false
@@ -27,7 +30,7 @@ func isSlot(kind pyobject.RefKind) bool {
 
 // noteLoose notes a slot that holds a tensor which is no goal.
 func (w *Graph) noteLoose(from uint32, r *pyobject.Ref) {
-	if !r.Doubtful && isSlot(r.Kind) && len(w.loose) < maxLoose && w.t.IsPythonTensor(r.Target) {
+	if !r.Doubtful && isSlot(r.Kind) && len(w.loose) < maxLoose && (r.Kind == torchlayout.RefGrad || w.t.IsPythonTensor(r.Target)) {
 		w.loose = append(w.loose, Holder{From: from, Kind: r.Kind, Aux: r.Aux})
 	}
 }
@@ -37,6 +40,15 @@ func (w *Graph) noteTorn(from uint32, r *pyobject.Ref) {
 	named := r.Kind == pyobject.RefKey || r.Kind == pyobject.RefAttribute || r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefIndex
 	if named && !r.Doubtful && r.Target >= memory.PageSize && r.Target&7 == 0 && len(w.loose) < maxLoose {
 		w.loose = append(w.loose, Holder{From: from, Kind: r.Kind, Aux: r.Aux})
+	}
+}
+
+// noteTornGrad notes the gradient of a tensor that is a goal, where it was freed by the time it was read: with create_graph=True each
+// backward pass puts another tensor there.
+func (w *Graph) noteTornGrad(n uint32, refs []pyobject.Ref) {
+	isGrad := func(r pyobject.Ref) bool { return r.Kind == torchlayout.RefGrad }
+	if int(n) < w.goals && len(w.loose) < maxLoose && !slices.ContainsFunc(refs, isGrad) && w.t.HasGrad(w.nodes.at(n).addr) {
+		w.loose = append(w.loose, Holder{From: n, Kind: torchlayout.RefGrad})
 	}
 }
 

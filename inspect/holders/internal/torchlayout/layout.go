@@ -226,14 +226,29 @@ func (n *Objects) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
 	return last >= 0 && uint64(last+1)*dtypes[g.dtype].size <= size
 }
 
-// findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. grad_fn_ is behind it.
+// findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. A gradient may have been freed by the time
+// it was read. grad_fn_ is behind it, a node or null. A word in front of it, in the short text of name_, is never written and can still have
+// what another AutogradMeta had there, so that only what is behind tells which of the two it is.
 func (l *layout) findMeta(n *Objects) {
-	metas := n.byRole[roleMeta]
-	votes := n.vote(metas, 0x10, 0x60, func(_, w uint64) bool {
-		r := n.role(w)
-		return r == roleTensor || r == roleUndefined
-	})
-	if l.grad = votes.best(len(sample(metas))); l.grad != 0 {
+	metas := sample(n.byRole[roleMeta])
+	some, whole := tally{}, tally{}
+	for _, m := range metas {
+		for at := uint64(0x10); at < 0x60; at += 8 {
+			w, next := n.im.Word(m+at), n.im.Word(m+at+8)
+			if w != 0 {
+				some[at]++
+			}
+			if r := n.role(w); (r == roleTensor || r == roleUndefined) && (next == 0 || n.role(next) == roleNode) {
+				whole[at]++
+			}
+		}
+	}
+	for at, found := range some {
+		if 2*found <= len(metas) {
+			delete(whole, at)
+		}
+	}
+	if l.grad = whole.best(0); l.grad != 0 {
 		l.gradFn = l.grad + 8
 		l.findRequiresGrad(n)
 	}

@@ -150,3 +150,49 @@ func TestMissing(t *testing.T) {
 		require.False(t, ok)
 	})
 }
+
+// TestMetaBeside: where gradients lie is found although most of them were freed by the time they were read, and although the word in front of
+// them still has a tensor of what was there before.
+func TestMetaBeside(t *testing.T) {
+	m, r := readMade(t)
+	metas, undefined := r.byRole[roleMeta], r.byRole[roleUndefined]
+	require.GreaterOrEqual(t, len(metas), 2)
+	require.NotEmpty(t, undefined)
+	freed := m.Types["type"] // anything but a tensor
+	for i, meta := range metas {
+		m.Put(meta+0x20, undefined[0])
+		if i > 0 {
+			m.Put(meta+0x28, freed)
+		}
+	}
+	m.Put(metas[0]+0x28, undefined[0], 0)
+	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil), GNU), r.heap, nil, madeBlocks{m.Blocks})
+	require.EqualValues(t, 0x28, again.grad)
+	require.EqualValues(t, 0x30, again.gradFn)
+}
+
+// TestGraphSeen: a tensor whose node was not read is no tensor without a node.
+func TestGraphSeen(t *testing.T) {
+	m, r := readMade(t)
+	var seen, graphs int
+	r.Tensors(func(impl, _, _ uint64) {
+		require.True(t, r.GraphSeen(impl))
+		seen++
+		node := r.GradFn(impl)
+		if node == 0 {
+			return
+		}
+		graphs++
+		im, err := memory.NewProbe(t.Context(), m, nil, 16)
+		require.NoError(t, err)
+		defer im.Close()
+		pages := []uint64{impl &^ (memory.PageSize - 1)}
+		if meta := m.Word(impl+r.tensorMeta) &^ (memory.PageSize - 1); meta != pages[0] {
+			pages = append(pages, meta)
+		}
+		im.ReadOnce(m, pages)
+		require.Equal(t, im.Has(node), r.On(im).GraphSeen(impl))
+	})
+	require.Positive(t, seen)
+	require.Positive(t, graphs)
+}

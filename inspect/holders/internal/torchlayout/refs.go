@@ -139,9 +139,13 @@ func (t *Reader) IsPythonTensor(object uint64) bool {
 	return p != nil && t.pythonRole(p) == pythonTensor
 }
 
-// Memory is the tensor of a Python object, its storage, and the address and size of the memory of that; ok is false where it is none.
+// Memory is the tensor of a Python object, or the tensor without one at an address, its storage, and the address and size of the memory of
+// that; ok is false where there is none.
 func (t *Reader) Memory(object uint64) (impl, storage, data, size uint64, ok bool) {
-	if impl = t.Impl(object); impl == 0 {
+	if impl = object; t.role(object) != roleTensor {
+		impl = t.Impl(object)
+	}
+	if impl == 0 {
 		return 0, 0, 0, 0, false
 	}
 	data, size, ok = t.MemoryOf(impl)
@@ -173,6 +177,29 @@ func (t *Reader) GradFn(impl uint64) uint64 {
 		return f
 	}
 	return 0
+}
+
+// GraphSeen reports whether what leads from a tensor to its node could be read: without it, GradFn is 0 for a tensor that has a node too.
+func (t *Reader) GraphSeen(impl uint64) bool {
+	meta := t.im.Word(impl + t.tensorMeta)
+	if t.tensorMeta == 0 || t.grad == 0 || meta == 0 {
+		return t.im.Has(impl + t.tensorMeta)
+	}
+	f := t.im.Word(meta + t.gradFn)
+	return t.im.Has(meta+t.gradFn) && (f == 0 || t.im.Has(f))
+}
+
+// HasGrad reports whether a tensor, or the Python object of one, has a gradient. What that is need not be readable: it may have been freed
+// since.
+func (t *Reader) HasGrad(at uint64) bool {
+	if t.role(at) != roleTensor {
+		at = t.Impl(at)
+	}
+	if at == 0 || t.tensorMeta == 0 || t.grad == 0 {
+		return false
+	}
+	meta := t.im.Word(at + t.tensorMeta)
+	return t.role(meta) == roleMeta && t.im.Word(meta+t.grad) != 0
 }
 
 // Known is the address under which a tensor is reached: that of its Python object, if it has one.
