@@ -30,6 +30,8 @@ type leaksBody struct {
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
 	Notes    []leakFinding `json:"notes,omitempty"`   // what grows too slowly to matter; left out where nothing does
+	Past     []leakFinding `json:"past,omitempty"`    // what grew in loops that have ended; left out where nothing did
+	Stopped  []leakFinding `json:"stopped,omitempty"` // what grew in the running loop and no longer does, live_bytes of it; likewise
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
 }
 
@@ -152,6 +154,12 @@ func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	}
 	for i := range r.Notes {
 		out.Notes = append(out.Notes, leakFindingOf(&r.Notes[i]))
+	}
+	for i := range r.Past {
+		out.Past = append(out.Past, leakFindingOf(&r.Past[i]))
+	}
+	for i := range r.Stopped {
+		out.Stopped = append(out.Stopped, leakFindingOf(&r.Stopped[i]))
 	}
 	if len(r.Suspects) > 0 {
 		f := leakFindingOf(&r.Suspects[0])

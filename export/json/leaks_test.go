@@ -54,6 +54,27 @@ func TestWriteLeaks(t *testing.T) {
 	}
 }
 
+// TestWriteLeaksPast: what grew and no longer does is not among what grows, and not lost.
+func TestWriteLeaksPast(t *testing.T) {
+	var buf bytes.Buffer
+	finding := func(line int) leaks.Finding { return leaks.Finding{File: "a.py", Line: line, First: 2, Last: 40} }
+	require.NoError(t, WriteLeaks(&buf, &leaks.Report{
+		Verdict: leaks.Steady, Past: []leaks.Finding{finding(3), finding(4)}, Stopped: []leaks.Finding{finding(5)},
+	}, ""))
+	var got struct {
+		Findings, Past, Stopped []struct {
+			Line int
+			Last int `json:"last_step"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
+	require.Empty(t, got.Findings)
+	require.Len(t, got.Past, 2)
+	require.Equal(t, 4, got.Past[1].Line)
+	require.Len(t, got.Stopped, 1)
+	require.Equal(t, 40, got.Stopped[0].Last)
+}
+
 func TestWriteLeaksNothing(t *testing.T) {
 	var buf bytes.Buffer
 	require.NoError(t, WriteLeaks(&buf, &leaks.Report{Verdict: leaks.Unclear}, ""))
