@@ -21,8 +21,8 @@ const (
 // variable or the gradient of a tensor.
 func isSlot(kind pyobject.RefKind) bool {
 	switch kind {
-	case pyobject.RefIndex, pyobject.RefKey, pyobject.RefAttribute, pyobject.RefMember, pyobject.RefField, pyobject.RefLocal, pyobject.RefSlot,
-		torchlayout.RefGrad:
+	case pyobject.RefIndex, pyobject.RefKey, pyobject.RefAttribute, pyobject.RefMember, pyobject.RefField,
+		pyobject.RefLocal, pyobject.RefSlot, torchlayout.RefGrad:
 		return true
 	}
 	return false

@@ -226,9 +226,10 @@ func (n *Objects) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
 	return last >= 0 && uint64(last+1)*dtypes[g.dtype].size <= size
 }
 
-// findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. A gradient may have been freed by the time
-// it was read. grad_fn_ is behind it, a node or null. A word in front of it, in the short text of name_, is never written and can still have
-// what another AutogradMeta had there, so that only what is behind tells which of the two it is.
+// findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. A gradient may have
+// been freed by the time it was read. grad_fn_ is behind it, a node or null. A word in front of it, in the short text
+// of name_, is never written and can still have what another AutogradMeta had there, so that only what is behind tells
+// which of the two it is.
 func (l *layout) findMeta(n *Objects) {
 	metas := sample(n.byRole[roleMeta])
 	some, whole := tally{}, tally{}

@@ -151,8 +151,8 @@ func TestMissing(t *testing.T) {
 	})
 }
 
-// TestMetaBeside: where gradients lie is found although most of them were freed by the time they were read, and although the word in front of
-// them still has a tensor of what was there before.
+// TestMetaBeside: where gradients lie is found although most of them were freed by the time they were read, and
+// although the word in front of them still has a tensor of what was there before.
 func TestMetaBeside(t *testing.T) {
 	m, r := readMade(t)
 	metas, undefined := r.byRole[roleMeta], r.byRole[roleUndefined]
