@@ -323,6 +323,17 @@ type UnknownReason struct {
 	Blocks uint64
 }
 
+// Moved returns the bytes of the blocks whose holders are not known because the process ran while they were read. A
+// process that was stopped has none.
+func (h *Index) Moved() (bytes uint64) {
+	for i := range h.Report.Blocks {
+		if b := &h.Report.Blocks[i]; b.Category == scan.CategoryChanging && h.Report.Stats.Frozen == 0 {
+			bytes += b.Size
+		}
+	}
+	return bytes
+}
+
 // Unknown says why blocks have no known holder, the most bytes first.
 func (h *Index) Unknown() []UnknownReason {
 	reasons := map[string]*UnknownReason{}

@@ -182,6 +182,9 @@ func (p *printer) whoKnown(h *holders.Index) {
 	if c := h.Changing; c != nil {
 		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
 	}
+	if moved := h.Moved(); moved*movedShare > h.Bytes {
+		p.field("advice", "%s changed while it was read: --freeze stops the process for a moment, and names it", Bytes(moved))
+	}
 	for _, u := range h.Unknown() {
 		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), Plural(u.Blocks, "block"), words.Line(u.Why))
 	}
@@ -203,3 +206,6 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("note", "%s", words.Line(n))
 	}
 }
+
+// movedShare: from 1/movedShare of the bytes on, what changed during a reading is worth stopping the process for.
+const movedShare = 20

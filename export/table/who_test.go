@@ -79,6 +79,8 @@ func TestWho(t *testing.T) {
 	stopped := heldReport()
 	stopped.Stats.Frozen = 250 * time.Millisecond
 	unsteady := heldReport()
+	moved := &unsteady.Blocks[1]
+	moved.Category, moved.Path, moved.Confirmed, moved.Why = scan.CategoryChanging, nil, false, "its holder changed while it was read"
 	unsteady.Devices[0].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 3, BytesLow: mib, BytesHigh: 2 * mib, Ranges: 2, RangeBytes: 5 * mib}
 	for name, in := range map[string]WhoInput{
 		"busy":     whoInput(unsteady, holders.ByCategory, 0),
