@@ -38,10 +38,11 @@ type ThreadState struct {
 }
 
 const (
-	tcbSelf     = 0x10  // struct pthread.header.self: the block itself
-	tcbThreadID = 0x2d0 // struct pthread.tid of glibc on x86-64 (nptl/descr.h)
-	ownerShim   = 3     // FRAME_OWNED_BY_CSTACK, 3.12+
-	maxDepth    = 1 << 17
+	tcbSelf        = 0x10  // struct pthread.header.self: the block itself
+	tcbThreadID    = 0x2d0 // struct pthread.tid of glibc on x86-64 (nptl/descr.h)
+	ownerGenerator = 1     // FRAME_OWNED_BY_GENERATOR, 3.11+ (Include/internal/pycore_frame.h)
+	ownerShim      = 3     // FRAME_OWNED_BY_CSTACK, 3.12+
+	maxDepth       = 1 << 17
 )
 
 // ThreadStates lists the threads of all interpreters with their frames. Links that do not fit end a list.
@@ -134,6 +135,12 @@ func (h *Heap) frames(img Image, frame uint64) (out []Activation, cut bool) {
 		out = append(out, a)
 	}
 	return out, false
+}
+
+// OfGenerator reports whether a frame belongs to a generator or coroutine: it is in that object, and runs for a part of the time. To 3.10 that
+// is not known.
+func (h *Heap) OfGenerator(img Image, frame uint64) bool {
+	return h.objects.frameOwner != cpython.NoField && owner(img, frame, h.objects) == ownerGenerator
 }
 
 func (h *Heap) shim(img Image, frame uint64) bool {

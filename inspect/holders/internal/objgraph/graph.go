@@ -245,6 +245,7 @@ const (
 	costKeyItself = 30 // a dictionary's key
 	costDoubtful  = 40
 	costInner     = 4  // a frame, for each between it and main(): it is soon freed
+	costGenerator = 40 // a frame of a generator or coroutine that runs: a moment later it is suspended, and no root
 	costLibrary   = 30 // a frame of a library's code, and one more for each around it, up to as many again
 	costModule    = 5  // a library's module
 	costException = 4
@@ -367,6 +368,9 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 			if c, err := heap.CodeAt(im, a.Code); err == nil && !library(c.Filename) {
 				cost = min(max(own, 0)*costInner, costLibrary-costInner)
 				own++
+			}
+			if heap.OfGenerator(im, a.Addr) {
+				cost += costGenerator
 			}
 			w.frames = append(w.frames, walkedFrame{a, i, depth})
 			w.push(a.Addr|1, cost, noParent, RootFrame, uint64(len(w.frames)-1))
