@@ -309,9 +309,25 @@ func (h *Heap) Apart(img Image, object uint64) (at uint64, bytes int) {
 		}
 	case kindDict:
 		keys := img.Word(object + dictKeys)
-		if k, ok := h.keyTable(img, keys); ok {
-			return keys, int(h.objects.keysIndices) + k.index + len(k.raw)
+		if k, _, n, ok := h.keyHeader(img, keys); ok {
+			return keys, int(h.objects.keysIndices) + k.index + n*8*k.stride
 		}
+		return keys, 0
 	}
 	return 0, 0
+}
+
+// Torn reports that a dictionary counts more elements than its table has, or that its table cannot be read: the two were read at different
+// moments, between which the dictionary got another table.
+func (h *Heap) Torn(img Image, object uint64) bool {
+	t := h.TypeOf(img, object)
+	if t == nil || t.kind != kindDict {
+		return false
+	}
+	used := img.Word(object + dictUsed)
+	if used == 0 || used > maxDictEntries {
+		return false
+	}
+	k, ok := h.keyTable(img, img.Word(object+dictKeys))
+	return !ok || used > uint64(k.len())
 }

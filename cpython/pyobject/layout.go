@@ -18,6 +18,7 @@ const (
 	typeDictOffset   = 0x120
 	typeMRO          = 0x158
 	listItems        = 0x18
+	dictUsed         = 0x10
 	dictKeys         = 0x20
 	dictValues       = 0x28
 	setMask          = 0x20

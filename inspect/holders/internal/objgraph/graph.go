@@ -249,7 +249,8 @@ const (
 	costLibrary   = 30 // a frame of a library's code, and one more for each around it, up to as many again
 	costModule    = 5  // a library's module
 	costException = 4
-	costThread    = 6
+	costSlot      = 5  // a field of a C type: an event loop keeps its timers behind several
+	costThread    = 40 // what a thread's state keeps: an event loop's timers, which come and go
 	costAdrift    = 60
 	costGarbage   = 99
 )
@@ -281,7 +282,9 @@ func (w *Graph) cost(r *pyobject.Ref) int32 {
 		return 2
 	case pyobject.RefField:
 		return fieldCost(pyobject.FieldName(r.Aux))
-	case pyobject.RefSlot, torchlayout.RefHook:
+	case pyobject.RefSlot:
+		return costSlot
+	case torchlayout.RefHook:
 		return 2
 	case torchlayout.RefNode:
 		return costNode

@@ -525,22 +525,29 @@ const (
 	headerBytes = 0x40
 )
 
-// Renew reads an object that has many elements apart from it once more, with them, so that both are of one moment.
+// Renew reads an object that has many elements apart from it once more, with them, so that both are of one moment. A dictionary whose table
+// was read before it had any element is such an object too.
 func (t *Reader) Renew(object uint64) {
 	if t.heap == nil || object&1 != 0 || t.im.Fixed() {
 		return
 	}
-	_, bytes := t.heap.Apart(t.im, object)
-	for n := 0; n < renewTries && bytes >= renewFrom; n++ {
+	at, bytes := t.heap.Apart(t.im, object)
+	for n := 0; n < renewTries && (bytes >= renewFrom || t.heap.Torn(t.im, object)); n++ {
 		if !t.im.Again(object, headerBytes) {
 			return
 		}
-		var at uint64
 		at, bytes = t.heap.Apart(t.im, object)
-		if !t.im.Again(at, uint64(bytes)) || !t.im.Again(object, headerBytes) {
+		if !t.im.Again(at, max(uint64(bytes), headerBytes)) {
 			continue
 		}
-		if now, size := t.heap.Apart(t.im, object); now == at && size == bytes {
+		if now, size := t.heap.Apart(t.im, object); now == at && size > bytes { // its own header has told how large it is
+			bytes = size
+			t.im.Again(at, uint64(bytes))
+		}
+		if !t.im.Again(object, headerBytes) {
+			continue
+		}
+		if now, size := t.heap.Apart(t.im, object); now == at && size == bytes && !t.heap.Torn(t.im, object) {
 			return
 		}
 	}
