@@ -137,8 +137,8 @@ func (h *Heap) frames(img Image, frame uint64) (out []Activation, cut bool) {
 	return out, false
 }
 
-// OfGenerator reports whether a frame belongs to a generator or coroutine: it is in that object, and runs for a part of the time. To 3.10 that
-// is not known.
+// OfGenerator reports whether a frame belongs to a generator or coroutine: it is in that object, and runs for a part of
+// the time. To 3.10 that is not known.
 func (h *Heap) OfGenerator(img Image, frame uint64) bool {
 	return h.objects.frameOwner != cpython.NoField && owner(img, frame, h.objects) == ownerGenerator
 }

@@ -47,7 +47,8 @@ var rules = map[string]bool{"collectorInRuntime": true, "values": true, "taggedI
 var shared = map[string]uint64{
 	"PyTypeObject.tp_itemsize": typeItemSize, "PyTypeObject.tp_weaklistoffset": typeWeakOffset, "PyTypeObject.tp_getset": typeGetSet,
 	"=sizeof(PyGetSetDef)": getSetSize, "PyTypeObject.tp_base": typeBase, "PyTypeObject.tp_dict": typeDict,
-	"PyTypeObject.tp_dictoffset": typeDictOffset, "PyTypeObject.tp_mro": typeMRO, "PyListObject.ob_item": listItems, "PyDictObject.ma_keys": dictKeys, "PyDictObject.ma_used": dictUsed,
+	"PyTypeObject.tp_dictoffset": typeDictOffset, "PyTypeObject.tp_mro": typeMRO, "PyListObject.ob_item": listItems, "PyDictObject.ma_keys": dictKeys,
+	"PyDictObject.ma_used":   dictUsed,
 	"PyDictObject.ma_values": dictValues, "PySetObject.mask": setMask, "PySetObject.table": setTable, "PyCellObject.ob_ref": cellContents,
 	"PyMethodObject.im_func": methodFunction, "PyMethodObject.im_self": methodSelf, "PyCFunctionObject.m_self": builtinSelf,
 	"PyBaseExceptionObject.dict": exceptionDict, "PyBaseExceptionObject.args": exceptionArgs, "PyWeakReference.wr_callback": weakCallback,

@@ -190,6 +190,7 @@ type pair struct {
 // dict makes a dictionary with text for keys: a table of eight indices, 16 bytes an entry.
 func (m *Process) dict(pairs ...pair) uint64 {
 	at, keys := m.newObject("dict", 48, true), m.alloc(32+16+16*16)
+	m.put(at+0x10, uint64(len(pairs)))
 	m.put(at+0x20, keys)
 	m.put(keys, 1, 4|4<<8|1<<16, 0, uint64(len(pairs)))
 	for i, p := range pairs {

@@ -196,3 +196,33 @@ func TestGraphSeen(t *testing.T) {
 	require.Positive(t, seen)
 	require.Positive(t, graphs)
 }
+
+// TestRenewTorn: a dictionary whose table was empty when it was read, because it had another one then, is read again.
+func TestRenewTorn(t *testing.T) {
+	m, r := readMade(t)
+	heap, im := r.Heap(), newImage(t, m)
+	var dicts int
+	heap.Collected(r.im, func(o uint64) bool {
+		at, bytes := heap.Apart(r.im, o)
+		want := len(r.Refs(nil, o))
+		if used := m.Word(o + 0x10); bytes == 0 || at != m.Word(o+0x20) || used == 0 || used > 100 || want == 0 {
+			return true // no dictionary, or one without elements
+		}
+		dicts++
+		words := make([]uint64, (bytes+7)/8)
+		for i := range words {
+			words[i] = m.Word(at + 8*uint64(i))
+		}
+		m.Put(at, make([]uint64, len(words))...)
+		im.Forget()
+		old := r.On(im)
+		require.Empty(t, old.Refs(nil, o))
+		require.True(t, heap.Torn(im, o))
+		m.Put(at, words...)
+		old.Renew(o)
+		require.False(t, heap.Torn(im, o))
+		require.Len(t, old.Refs(nil, o), want)
+		return true
+	})
+	require.Greater(t, dicts, 2)
+}
