@@ -540,7 +540,7 @@ func (t *Reader) Renew(object uint64) {
 		if !t.im.Again(at, max(uint64(bytes), headerBytes)) {
 			continue
 		}
-		if now, size := t.heap.Apart(t.im, object); now == at && size > bytes { // its own header has told how large it is
+		if now, size := t.heap.Apart(t.im, object); now == at && size > bytes { // its own header says how large it is
 			bytes = size
 			t.im.Again(at, uint64(bytes))
 		}
