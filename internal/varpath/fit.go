@@ -12,8 +12,8 @@ import (
 const someElements = "[…]"
 
 // Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then which
-// elements of the last attribute they are, then those of one container before it, then what lies between the variable and the last attribute,
-// then the elements of all containers. It is Readable.
+// elements of the last attribute they are, then those of one container before it, then those of all before it, then what
+// lies between the variable and the last attribute, then the elements of all containers. It is Readable.
 func Fit(name string, width int) string {
 	name = Readable(name)
 	p := Parse(name)
@@ -44,6 +44,11 @@ func Fit(name string, width int) string {
 	}
 	if short := withoutOneIndex(e, last, width); short != "" {
 		return short
+	}
+	for _, keys := range []bool{true, false} {
+		if short := withoutIndices(e, last, keys); fits(short, width) {
+			return short
+		}
 	}
 	if short := fitBetween(e, last, width); short != "" {
 		return short
@@ -78,14 +83,35 @@ func withoutLastIndices(e []string, last int) []string {
 	return slices.Concat(e[:last+1], []string{someElements})
 }
 
-// withoutOneIndex leaves out which elements of one container before the last attribute they are, the first one that suffices; empty: none does.
+// withoutOneIndex leaves out which elements of one container before the last attribute they are, the first one that
+// suffices, of a dictionary with text for keys only where no other one does; empty: none does.
 func withoutOneIndex(e []string, last, width int) string {
-	for i := 1; i < last; i++ {
-		if short := join(e[:i]) + anyOf + strings.TrimPrefix(join(e[i+1:]), "."); e[i][0] == '[' && fits(short, width) {
-			return short
+	for _, keys := range []bool{false, true} {
+		for i := 1; i < last; i++ {
+			short := join(e[:i]) + anyOf + strings.TrimPrefix(join(e[i+1:]), ".")
+			if e[i][0] == '[' && strings.HasPrefix(e[i], "['") == keys && fits(short, width) {
+				return short
+			}
 		}
 	}
 	return ""
+}
+
+// withoutIndices leaves out which elements of the containers before the last attribute they are: keys that are text stay,
+// or not. The name of an attribute says more than a number.
+func withoutIndices(e []string, last int, keys bool) string {
+	out := e[0]
+	for i, x := range e[1:] {
+		switch {
+		case i+1 < last && x[0] == '[' && !(keys && strings.HasPrefix(x, "['")):
+			out = strings.TrimSuffix(out, anyOf) + anyOf
+		case strings.HasSuffix(out, anyOf):
+			out += strings.TrimPrefix(x, ".")
+		default:
+			out += x
+		}
+	}
+	return out
 }
 
 // traceback is the attribute of an exception that leads to frames.

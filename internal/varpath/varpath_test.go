@@ -119,6 +119,11 @@ func TestFit(t *testing.T) {
 	adapters := "a.py:51 main() local base[0..5].lora_A['task0'..'task25'].weight"
 	require.Equal(t, "base[0..5].lora_A['task*'].weight", Fit(adapters, 34))
 	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))
+	const logged = "w.scalars['train/loss'][326 of 0..326][1].grad_fn"
+	require.Equal(t, "w.scalars['train/loss']…[1].grad_fn", Fit(logged, 40))
+	require.Equal(t, "w.scalars['train/loss']…grad_fn", Fit(logged, 32))
+	require.Equal(t, "w.scalars…grad_fn", Fit(logged, 28))
+	require.Equal(t, "trainer.callbacks…buffers…items…value", Fit("trainer.callbacks[0..3].buffers[7].items[0..9].value", 40))
 	require.Equal(t, "metrics…sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 31))
 	require.Equal(t, "metrics['psnr'].sum_squared_error…", Fit("a.py:40 main() local metrics['psnr'].sum_squared_error.grad_fn …", 34))
 	require.Equal(t, "server.sessions[180 keys].cache[…]", Fit("a.py:18 main() local server.sessions[180 keys].cache[0..3]", 36))
