@@ -26,8 +26,10 @@ type Place struct {
 }
 
 const (
-	// maxSlots bounds the slots that are followed again, and placeTime the time for it.
+	// maxSlots bounds the slots that are followed again, maxGrads the gradients among them, of which a large model makes
+	// thousands in each step, and placeTime the time for it.
 	maxSlots  = 1 << 13
+	maxGrads  = 64
 	placeTime = 2 * time.Second
 	// maxUpward bounds the nodes of a graph that are followed from what a slot holds.
 	maxUpward = 1 << 15
@@ -88,6 +90,13 @@ func (a *assembly) moved() (out []*objgraph.Holder) {
 		}
 	}
 	slices.SortStableFunc(out, func(x, y *objgraph.Holder) int { return cmp.Compare(a.graph.HolderCost(x), a.graph.HolderCost(y)) })
+	grads := 0
+	out = slices.DeleteFunc(out, func(h *objgraph.Holder) bool {
+		if h.Kind == torchlayout.RefGrad {
+			grads++
+		}
+		return h.Kind == torchlayout.RefGrad && grads > maxGrads
+	})
 	return out[:min(len(out), maxSlots)]
 }
 
@@ -109,32 +118,39 @@ func (a *assembly) same(goal uint32) bool {
 	return ok && a.graph.Reached(n) && node == a.torch.GradFn(g.impl)
 }
 
-// look reads what a slot holds: a tensor of the device. Memory that the allocator has taken since its segments were read is in none of
-// them; what has a graph counts all the same, for the blocks of the graph.
+// look reads what a slot holds: a tensor of the device. If it is another tensor, ok is false and the address of its memory
+// is set. Memory that the allocator has taken since its segments were read is in none of them: what has a graph counts all
+// the same, for the blocks of the graph.
 func (a *assembly) look(now *objgraph.Recheck, h *objgraph.Holder) (s seenTensor, ok bool) {
 	if s.object = now.Held(h); s.object == 0 {
 		return s, false
 	}
 	t := now.Reader()
-	if s.impl, s.storage, s.data, s.size, ok = t.Memory(s.object); ok {
-		s.node = t.GradFn(s.impl)
+	if s.impl, s.storage, s.data, s.size, ok = t.Memory(s.object); !ok || !t.GraphSeen(s.impl) {
+		return seenTensor{}, false
 	}
-	return s, ok && t.GraphSeen(s.impl) && (s.node != 0 || a.live.segment(s.data))
+	s.node = t.GradFn(s.impl)
+	return s, s.node != 0 || a.live.segment(s.data)
 }
 
 // hold appends what some slots hold, as far as two bursts agree on it.
 func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
 	open := slices.Clone(slots)
 	p.pages = map[uint64]bool{}
-	for n, broken, missed := 0, 0, false; n < proofTries && len(open) > 0; n++ {
-		p.renews, missed = missed, false
+	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
+		var others []*objgraph.Holder
 		p.look(func(on *objgraph.Recheck) {
 			for _, h := range open {
-				if _, ok := p.a.look(on, h); !ok {
-					missed = true
+				switch s, ok := p.a.look(on, h); {
+				case ok:
+				case s.data != 0: // a tensor of the CPU
+					others = append(others, h)
+				case h.Kind != torchlayout.RefGrad: // which there is for a part of a step only
+					p.renews = true
 				}
 			}
 		})
+		open = slices.DeleteFunc(open, func(h *objgraph.Holder) bool { return slices.Contains(others, h) })
 		if !p.burst() {
 			continue
 		}
@@ -210,7 +226,7 @@ func (a *assembly) upward(p *proof, found []held) {
 // savedAgain is savedAbove, tried until it finds blocks: what a slot holds may be replaced while it is read.
 func (p *proof) savedAgain(h *held) (out map[int]savedBy) {
 	for n := 0; n < proofTries && len(out) == 0 && p.a.ctx.Err() == nil; n++ {
-		p.renews = n > 0
+		p.renews = p.renews || n > 0
 		out = p.savedAbove(h)
 	}
 	return out

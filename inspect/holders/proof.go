@@ -23,6 +23,7 @@ const (
 	brokenTries = 32
 	splitAfter  = 2       // tries without a burst that was quick enough, after which half as many paths are proved together
 	proofPages  = 1 << 14 // of one group, 64 MiB
+	maxAsked    = 32      // times in one reading that what is mapped is asked for, which takes milliseconds
 	// burstLimit is how long a burst may take for each page of it: a few times what it does when nothing interrupts it.
 	burstLimit = 5 * time.Microsecond
 	burstSpare = 200 * time.Microsecond
@@ -51,6 +52,7 @@ type proof struct {
 	slow   int           // bursts in a row that took longer than they should
 	size   int           // paths that are proved together
 	renews bool          // what is mapped is asked for before the next look
+	asked  int           // how often it was
 
 	between uint64 // when both bursts had not been read and one had, on the clock of Report.Time
 }
@@ -140,10 +142,11 @@ func (p *proof) look(follow func(on *objgraph.Recheck)) {
 // forget begins to look anew: in what the process has mapped by now, if it was found to lack something.
 func (p *proof) forget() {
 	p.scout.Forget()
-	if p.renews {
+	if p.renews && p.asked < maxAsked {
 		p.scout.Renew()
-		p.renews = false
+		p.asked++
 	}
+	p.renews = false
 }
 
 // burst reads the pages twice. It is false when that took longer than it should, and the process ran meanwhile: what sleeps does not
