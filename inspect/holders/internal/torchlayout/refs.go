@@ -531,11 +531,12 @@ func (t *Reader) Renew(object uint64) {
 	if t.heap == nil || object&1 != 0 || t.im.Fixed() {
 		return
 	}
-	at, bytes := t.heap.Apart(t.im, object)
+	_, bytes := t.heap.Apart(t.im, object)
 	for n := 0; n < renewTries && (bytes >= renewFrom || t.heap.Torn(t.im, object)); n++ {
 		if !t.im.Again(object, headerBytes) {
 			return
 		}
+		var at uint64
 		at, bytes = t.heap.Apart(t.im, object)
 		if !t.im.Again(at, max(uint64(bytes), headerBytes)) {
 			continue
