@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBothClocks: of readings between which the thread was held up, none is taken while there is a quick one.
+// TestBothClocks: one quick pair of readings is chosen over those in which the thread was held up.
 func TestBothClocks(t *testing.T) {
 	began, reads := time.Now(), 0
 	clock := func() uint64 {

@@ -83,7 +83,8 @@ var rules = []Rule{
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
-	{"gradient", isGradientChain, says(gradientText, variable)},
+	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
+		"set .grad = None after each step")},
 	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
@@ -172,13 +173,9 @@ func isChain(e *Evidence) bool {
 	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && !varies(graphOf(e.Holder))
 }
 
-const gradientText = "backward(create_graph=True) gives %[1]s a graph that goes on through all steps: " +
-	"set %[1]s = None after each step"
-
-// isGradientChain recognises the graph of a gradient that is never cleared: each backward pass adds to it.
+// isGradientChain recognises graphs of gradients that are never cleared: each backward pass adds to them.
 func isGradientChain(e *Evidence) bool {
-	before, _, _ := strings.Cut(e.Holder, graphPart)
-	return isChain(e) && strings.HasSuffix(before, ".grad")
+	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && strings.HasSuffix(graphOf(e.Holder), ".grad")
 }
 
 func sayChain(e *Evidence) string {

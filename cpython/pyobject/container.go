@@ -317,8 +317,8 @@ func (h *Heap) Apart(img Image, object uint64) (at uint64, bytes int) {
 	return 0, 0
 }
 
-// Torn reports that a dictionary counts more elements than its table has, or that its table cannot be read: the two were read at different
-// moments, between which the dictionary got another table.
+// Torn reports whether a dictionary counts more elements than its table has, or its table cannot be read. Then the two were
+// read at different moments, and the dictionary got another table in between.
 func (h *Heap) Torn(img Image, object uint64) bool {
 	t := h.TypeOf(img, object)
 	if t == nil || t.kind != kindDict {

@@ -183,7 +183,8 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
 	}
 	if moved := h.Moved(); moved*movedShare > h.Bytes {
-		p.field("advice", "%s changed while it was read: --freeze stops the process for a moment, and names it", Bytes(moved))
+		p.field("advice", "%s changed during the reading: to name what holds it, add --freeze, which stops the process for a moment",
+			Bytes(moved))
 	}
 	for _, u := range h.Unknown() {
 		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), Plural(u.Blocks, "block"), words.Line(u.Why))
@@ -207,5 +208,5 @@ func (p *printer) whoKnown(h *holders.Index) {
 	}
 }
 
-// movedShare: from 1/movedShare of the bytes on, what changed during a reading is worth stopping the process for.
+// movedShare: if more than 1/movedShare of the bytes changed during a reading, that is worth stopping the process for.
 const movedShare = 20

@@ -31,6 +31,9 @@ const (
 	maxSlots  = 1 << 13
 	maxGrads  = 64
 	placeTime = 2 * time.Second
+	// firstTries is how often a graph is followed at most until it leads to a block without a variable: in most programs
+	// none does, and the graph may have thousands of nodes.
+	firstTries = 2
 	// maxUpward bounds the nodes of a graph that are followed from what a slot holds.
 	maxUpward = 1 << 15
 )
@@ -118,9 +121,9 @@ func (a *assembly) same(goal uint32) bool {
 	return ok && a.graph.Reached(n) && node == a.torch.GradFn(g.impl)
 }
 
-// look reads what a slot holds: a tensor of the device. If it is another tensor, ok is false and the address of its memory
-// is set. Memory that the allocator has taken since its segments were read is in none of them: what has a graph counts all
-// the same, for the blocks of the graph.
+// look reads what a slot holds. ok is true for a tensor in the allocator's segments and, for the sake of the blocks that its
+// graph keeps, for one with a graph, which may lie in a segment that is younger than the allocator's map. Of any other
+// tensor ok is false and its data is set; if no tensor could be read, nothing is set.
 func (a *assembly) look(now *objgraph.Recheck, h *objgraph.Holder) (s seenTensor, ok bool) {
 	if s.object = now.Held(h); s.object == 0 {
 		return s, false
@@ -138,19 +141,14 @@ func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
 	open := slices.Clone(slots)
 	p.pages = map[uint64]bool{}
 	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
-		var others []*objgraph.Holder
 		p.look(func(on *objgraph.Recheck) {
-			for _, h := range open {
-				switch s, ok := p.a.look(on, h); {
-				case ok:
-				case s.data != 0: // a tensor of the CPU
-					others = append(others, h)
-				case h.Kind != torchlayout.RefGrad: // which there is for a part of a step only
-					p.renews = true
-				}
-			}
+			open = slices.DeleteFunc(open, func(h *objgraph.Holder) bool {
+				s, ok := p.a.look(on, h)
+				other := !ok && s.data != 0
+				p.renews = p.renews || !ok && !other
+				return other
+			})
 		})
-		open = slices.DeleteFunc(open, func(h *objgraph.Holder) bool { return slices.Contains(others, h) })
 		if !p.burst() {
 			continue
 		}
@@ -210,11 +208,11 @@ func (a *assembly) upward(p *proof, found []held) {
 			continue
 		}
 		done[h.seen.node] = true
-		first := p.savedAgain(h)
+		first := p.savedAgain(h, firstTries)
 		if len(first) == 0 {
 			continue
 		}
-		again := p.savedAgain(h)
+		again := p.savedAgain(h, proofTries)
 		for block, s := range first {
 			if t, ok := again[block]; ok && t.node == s.node {
 				a.hang(block, h, s)
@@ -223,9 +221,9 @@ func (a *assembly) upward(p *proof, found []held) {
 	}
 }
 
-// savedAgain is savedAbove, tried until it finds blocks: what a slot holds may be replaced while it is read.
-func (p *proof) savedAgain(h *held) (out map[int]savedBy) {
-	for n := 0; n < proofTries && len(out) == 0 && p.a.ctx.Err() == nil; n++ {
+// savedAgain is savedAbove, tried a few times until it finds blocks: what a slot holds may be replaced while it is read.
+func (p *proof) savedAgain(h *held, tries int) (out map[int]savedBy) {
+	for n := 0; n < tries && len(out) == 0 && p.a.ctx.Err() == nil; n++ {
 		p.renews = p.renews || n > 0
 		out = p.savedAbove(h)
 	}
@@ -260,7 +258,7 @@ func wayTo(t *torchlayout.Reader, nodes map[uint64]upNode, node uint64) (way Pat
 	return way
 }
 
-// savedAbove lists the blocks without a variable that the nodes of a graph have saved: of the graph of what a slot holds now.
+// savedAbove follows the graph of what a slot holds now, and lists the blocks without a variable that its nodes have saved.
 func (p *proof) savedAbove(h *held) map[int]savedBy {
 	out := map[int]savedBy{}
 	p.forget()

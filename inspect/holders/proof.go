@@ -51,8 +51,8 @@ type proof struct {
 	pace   time.Duration // of the fastest burst, for a page; 0: there was none
 	slow   int           // bursts in a row that took longer than they should
 	size   int           // paths that are proved together
-	renews bool          // what is mapped is asked for before the next look
-	asked  int           // how often it was
+	renews bool          // ask what is mapped before the next look
+	asked  int           // how often that was asked
 
 	between uint64 // when both bursts had not been read and one had, on the clock of Report.Time
 }
@@ -139,7 +139,8 @@ func (p *proof) look(follow func(on *objgraph.Recheck)) {
 	}
 }
 
-// forget begins to look anew: in what the process has mapped by now, if it was found to lack something.
+// forget prepares for a new look. If something was missing in the look before, it first asks what the process has mapped
+// by now.
 func (p *proof) forget() {
 	p.scout.Forget()
 	if p.renews && p.asked < maxAsked {

@@ -2,10 +2,7 @@
 
 package varpath
 
-import (
-	"regexp"
-	"strings"
-)
+import "regexp"
 
 // Graph is the readable name of a graph of autograd that no variable was found to lead to.
 const Graph = "an autograd graph"
@@ -13,14 +10,14 @@ const Graph = "an autograd graph"
 var (
 	// graphNode is a node of a graph by its class, which differs from reading to reading: "C++ AddBackward0",
 	// "<torch::autograd::generated::AddmmBackward0>".
-	graphNode = regexp.MustCompile(`^(?:C\+\+ |<)(?:\w+::)*(?:\w*Backward\w*|AccumulateGrad|CopySlices)(?:[^\w:].*)?$`)
+	graphNode = regexp.MustCompile(`^(?:C\+\+ |<)(?:\w+::)*(?:\w*Backward\w*|AccumulateGrad|CopySlices)(?:[^\w:].*)?$|^<torch::autograd::`)
 	// rooted is an attribute of an object of a Python class of which nothing is known that refers to it: "C++ Record.features".
 	rooted = regexp.MustCompile(`^C\+\+ (\w+\.\w.*)$`)
 )
 
 // IsGraph reports whether a holder's name is a graph of autograd, by the class of one of its nodes.
 func IsGraph(name string) bool {
-	return graphNode.MatchString(name) || strings.HasPrefix(name, "<torch::autograd::")
+	return graphNode.MatchString(name)
 }
 
 // Readable returns the name of a holder as people read it: a class in C++ that holds memory for autograd says nothing to them.

@@ -43,8 +43,8 @@ func (w *Graph) noteTorn(from uint32, r *pyobject.Ref) {
 	}
 }
 
-// noteTornGrad notes the gradient of a tensor that is a goal, where it was freed by the time it was read: with create_graph=True each
-// backward pass puts another tensor there.
+// noteTornGrad notes the gradient of a tensor that is a goal, if the gradient was freed by the time it was read: with
+// create_graph=True each backward pass puts another tensor there.
 func (w *Graph) noteTornGrad(n uint32, refs []pyobject.Ref) {
 	isGrad := func(r pyobject.Ref) bool { return r.Kind == torchlayout.RefGrad }
 	if int(n) < w.goals && len(w.loose) < maxLoose && !slices.ContainsFunc(refs, isGrad) && w.t.HasGrad(w.nodes.at(n).addr) {

@@ -3,6 +3,7 @@
 package torchlayout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -226,30 +227,33 @@ func (n *Objects) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
 	return last >= 0 && uint64(last+1)*dtypes[g.dtype].size <= size
 }
 
-// findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. A gradient may have
-// been freed by the time it was read. grad_fn_ is behind it, a node or null. A word in front of it, in the short text
-// of name_, is never written and can still have what another AutogradMeta had there, so that only what is behind tells
-// which of the two it is.
+// findMeta finds where an AutogradMeta keeps its gradient, grad_, and its node, grad_fn_. grad_ is never null: the undefined
+// tensor stands for a missing gradient. It is followed by grad_fn_, which is a node or null. Two things can mislead. Freed
+// memory was read: so the word need not be a tensor in each AutogradMeta, but must differ from null in more than half. And
+// name_, in front of grad_, has a word that is never written and may still hold an older grad_: so offsets count first that
+// are followed by a node or null, and only where no offset is, those that are followed by anything but a tensor.
 func (l *layout) findMeta(n *Objects) {
 	metas := sample(n.byRole[roleMeta])
-	some, whole := tally{}, tally{}
+	isTensor := func(w uint64) bool {
+		r := n.role(w)
+		return r == roleTensor || r == roleUndefined
+	}
+	present := n.vote(metas, 0x10, 0x60, func(_, w uint64) bool { return w != 0 })
+	sure, likely := tally{}, tally{}
 	for _, m := range metas {
-		for at := uint64(0x10); at < 0x60; at += 8 {
-			w, next := n.im.Word(m+at), n.im.Word(m+at+8)
-			if w != 0 {
-				some[at]++
+		for at, votes := range present {
+			if 2*votes <= len(metas) || !isTensor(n.im.Word(m+at)) {
+				continue
 			}
-			if r := n.role(w); (r == roleTensor || r == roleUndefined) && (next == 0 || n.role(next) == roleNode) {
-				whole[at]++
+			switch next := n.im.Word(m + at + 8); {
+			case next == 0 || n.role(next) == roleNode:
+				sure[at]++
+			case !isTensor(next):
+				likely[at]++
 			}
 		}
 	}
-	for at, found := range some {
-		if 2*found <= len(metas) {
-			delete(whole, at)
-		}
-	}
-	if l.grad = whole.best(0); l.grad != 0 {
+	if l.grad = cmp.Or(sure.best(0), likely.best(0)); l.grad != 0 {
 		l.gradFn = l.grad + 8
 		l.findRequiresGrad(n)
 	}

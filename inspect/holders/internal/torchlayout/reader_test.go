@@ -171,7 +171,18 @@ func TestMetaBeside(t *testing.T) {
 	require.EqualValues(t, 0x30, again.gradFn)
 }
 
-// TestGraphSeen: a tensor whose node was not read is no tensor without a node.
+// TestMetaFreed: where gradients lie is found although the node behind them was freed by the time it was read.
+func TestMetaFreed(t *testing.T) {
+	m, r := readMade(t)
+	freed := m.Types["type"] // anything but a tensor or a node
+	for _, meta := range r.byRole[roleMeta] {
+		m.Put(meta+0x28, r.byRole[roleUndefined][0], freed)
+	}
+	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil), GNU), r.heap, nil, madeBlocks{m.Blocks})
+	require.EqualValues(t, 0x28, again.grad)
+}
+
+// TestGraphSeen: a node that was not read is not taken for a node that does not exist.
 func TestGraphSeen(t *testing.T) {
 	m, r := readMade(t)
 	var seen, graphs int
@@ -195,6 +206,29 @@ func TestGraphSeen(t *testing.T) {
 	})
 	require.Positive(t, seen)
 	require.Positive(t, graphs)
+}
+
+// TestHasGrad: a tensor whose gradient was freed has one; a tensor with the undefined tensor in its place has not.
+func TestHasGrad(t *testing.T) {
+	m, r := readMade(t)
+	var with, without []uint64
+	r.Tensors(func(impl, _, _ uint64) {
+		if meta := m.Word(impl + r.tensorMeta); meta == 0 {
+			require.False(t, r.HasGrad(impl))
+		} else if r.HasGrad(impl) {
+			with = append(with, meta)
+			require.True(t, r.HasGrad(r.Object(impl)))
+		} else {
+			without = append(without, meta)
+		}
+	})
+	require.Len(t, with, 1, "the weight")
+	require.Len(t, without, 1, "the loss")
+	m.Put(without[0]+r.grad, m.Types["type"])
+	now := r.On(newImage(t, m))
+	now.Tensors(func(impl, _, _ uint64) {
+		require.Equal(t, m.Word(impl+r.tensorMeta) != 0, now.HasGrad(impl))
+	})
 }
 
 // TestRenewTorn: a dictionary whose table was empty when it was read, because it had another one then, is read again.

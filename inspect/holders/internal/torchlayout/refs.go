@@ -139,8 +139,8 @@ func (t *Reader) IsPythonTensor(object uint64) bool {
 	return p != nil && t.pythonRole(p) == pythonTensor
 }
 
-// Memory is the tensor of a Python object, or the tensor without one at an address, its storage, and the address and size of the memory of
-// that; ok is false where there is none.
+// Memory returns the tensor of a Python object, or the tensor that itself is at the address, with its storage and the address
+// and size of the storage's memory; ok is false if there is no tensor.
 func (t *Reader) Memory(object uint64) (impl, storage, data, size uint64, ok bool) {
 	if impl = object; t.role(object) != roleTensor {
 		impl = t.Impl(object)
@@ -166,11 +166,8 @@ func (t *Reader) MemoryOf(impl uint64) (data, size uint64, ok bool) {
 
 // GradFn is the node of the autograd graph that made a tensor; 0: there is none.
 func (t *Reader) GradFn(impl uint64) uint64 {
-	if t.tensorMeta == 0 || t.grad == 0 {
-		return 0
-	}
-	meta := t.im.Word(impl + t.tensorMeta)
-	if t.role(meta) != roleMeta {
+	meta := t.meta(impl)
+	if meta == 0 {
 		return 0
 	}
 	if f := t.im.Word(meta + t.gradFn); t.role(f) == roleNode {
@@ -179,7 +176,19 @@ func (t *Reader) GradFn(impl uint64) uint64 {
 	return 0
 }
 
-// GraphSeen reports whether what leads from a tensor to its node could be read: without it, GradFn is 0 for a tensor that has a node too.
+// meta returns the address of a tensor's AutogradMeta; 0: it has none, or where its fields lie is not known.
+func (t *Reader) meta(impl uint64) uint64 {
+	if t.tensorMeta == 0 || t.grad == 0 {
+		return 0
+	}
+	if meta := t.im.Word(impl + t.tensorMeta); t.role(meta) == roleMeta {
+		return meta
+	}
+	return 0
+}
+
+// GraphSeen reports whether everything that leads from a tensor to its node could be read. If not, GradFn is 0 even for a
+// tensor that has a node.
 func (t *Reader) GraphSeen(impl uint64) bool {
 	meta := t.im.Word(impl + t.tensorMeta)
 	if t.tensorMeta == 0 || t.grad == 0 || meta == 0 {
@@ -189,17 +198,21 @@ func (t *Reader) GraphSeen(impl uint64) bool {
 	return t.im.Has(meta+t.gradFn) && (f == 0 || t.im.Has(f))
 }
 
-// HasGrad reports whether a tensor, or the Python object of one, has a gradient. What that is need not be readable: it may have been freed
-// since.
+// HasGrad reports whether a tensor, or the Python object of one, has a gradient. The gradient itself need not be readable:
+// it may have been freed since.
 func (t *Reader) HasGrad(at uint64) bool {
 	if t.role(at) != roleTensor {
 		at = t.Impl(at)
 	}
-	if at == 0 || t.tensorMeta == 0 || t.grad == 0 {
+	if at == 0 {
 		return false
 	}
-	meta := t.im.Word(at + t.tensorMeta)
-	return t.role(meta) == roleMeta && t.im.Word(meta+t.grad) != 0
+	meta := t.meta(at)
+	if meta == 0 {
+		return false
+	}
+	grad := t.im.Word(meta + t.grad)
+	return grad != 0 && t.role(grad) != roleUndefined
 }
 
 // Known is the address under which a tensor is reached: that of its Python object, if it has one.
@@ -219,11 +232,8 @@ func (t *Reader) tensorRefs(dst []pyobject.Ref, impl uint64) []pyobject.Ref {
 	if c := t.of(impl); t.tensorSizes != 0 && c != nil && c.name != tensorClass {
 		dst = t.innerRefs(dst, impl)
 	}
-	if t.tensorMeta == 0 || t.grad == 0 {
-		return dst
-	}
-	meta := t.im.Word(impl + t.tensorMeta)
-	if t.role(meta) != roleMeta {
+	meta := t.meta(impl)
+	if meta == 0 {
 		return dst
 	}
 	if g := t.im.Word(meta + t.grad); t.role(g) == roleTensor {
@@ -525,8 +535,8 @@ const (
 	headerBytes = 0x40
 )
 
-// Renew reads an object that has many elements apart from it once more, with them, so that both are of one moment. A dictionary whose table
-// was read before it had any element is such an object too.
+// Renew reads an object once more, together with its elements, so that both are of one moment: an object that keeps many
+// elements apart from itself, or a dictionary that is Torn.
 func (t *Reader) Renew(object uint64) {
 	if t.heap == nil || object&1 != 0 || t.im.Fixed() {
 		return
