@@ -218,7 +218,7 @@ func LeakMore(f *leaks.Finding) string {
 // LeakHolder is what holds the blocks of a finding, as of when.
 func LeakHolder(f *leaks.Finding) string {
 	if f.Newer == 0 {
-		return words.Line(f.Holder)
+		return words.Line(varpath.Readable(f.Holder))
 	}
 	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(varpath.Readable(f.Holder)), Plural(f.Newer, "newer block"))
 }

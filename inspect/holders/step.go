@@ -25,9 +25,35 @@ func (r *reading) path(n uint32, depth int) Path {
 			out = append(out, Step{Kind: StepElided, Index: int64(skip), Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))})
 			continue
 		}
-		out = append(out, r.stepTo(chain[i], depth))
+		s := r.stepTo(chain[i], depth)
+		if i+1 < len(chain) && r.ofThread(chain[i]) && r.isKey(chain[i+1]) {
+			i++
+			s = Step{Kind: StepDict, Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))}
+		}
+		out = append(out, s)
 	}
 	return out
+}
+
+// ofThread reports whether an object is what a threading.local, or an object of a class derived from it, keeps in a field of C: from 3.2
+// to 3.15 a dictionary with a dictionary of attributes for each thread (struct localobject, Modules/_threadmodule.c).
+func (r *reading) ofThread(n uint32) bool {
+	h := r.torch.Heap()
+	p, ok := r.graph.Parent(n)
+	if kind, _ := r.graph.Link(n); !ok || h == nil || kind != pyobject.RefSlot {
+		return false
+	}
+	for t := h.TypeOf(r.im, r.graph.Addr(p)); t != nil; t = t.Base {
+		if t.Name == "_thread._local" {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *reading) isKey(n uint32) bool {
+	kind, _ := r.graph.Link(n)
+	return kind == pyobject.RefKey
 }
 
 // maxSteps bounds the steps of a path: of a longer one the middle is left out. A recurrent model's graph is thousands of nodes

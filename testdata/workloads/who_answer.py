@@ -278,6 +278,12 @@ def cell(value, _):
     return value.cell_contents
 
 
+def attributes(value, step):
+    if isinstance(value, threading.local):  # its __dict__ is that of the thread that asks
+        return referred(value, step)
+    return value.__dict__
+
+
 def suspended(value, _):
     for name in ("gi_frame", "cr_frame", "ag_frame"):
         if hasattr(value, name):
@@ -392,7 +398,7 @@ STEPS = {
     "key": key,
     "key_itself": key_itself,
     "cell": cell,
-    "dict": lambda value, _: value.__dict__,
+    "dict": attributes,
     "suspended": suspended,
     "frame_object": itself,
     "slot": referred,

@@ -647,11 +647,11 @@ def other_thread():
 def thread_locals():
     local = threading.local()
     local.main = block()
-    expect(local.main, "local", "main")
+    expect(local.main, "local.main")
 
     def worker(started, end):
         local.workspace = block()
-        expect(local.workspace, "workspace")
+        expect(local.workspace, ".workspace")
         started.set()
         end.wait()
 
