@@ -88,7 +88,8 @@ func TestFoldNumbers(t *testing.T) {
 	requireOne(t, "kept[5..7]", kept(7, 5, 6)...)
 	requireOne(t, "kept[4]", kept(4)...)
 	requireOne(t, "kept[4]", kept(4, 4)...)
-	requireOne(t, "kept[2 of 0..2]", kept(0, 2)...)
+	requireOne(t, "kept[0, 2]", kept(2, 0)...)
+	requireOne(t, "kept[5 items in 0..9]", kept(9, 0, 2, 3, 4)...)
 	var grid []scan.Block
 	for i := range 12 {
 		grid = append(grid, held(1, scan.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
@@ -116,7 +117,7 @@ func TestFoldCaches(t *testing.T) {
 
 func TestFoldModules(t *testing.T) {
 	requireOne(t, "model.blocks[0..1].mlp.weight", held(1, scan.CategoryParameter, weight("0")), held(1, scan.CategoryParameter, weight("1")))
-	requireOne(t, "model.blocks[2 of 0..3].mlp.weight.grad", held(1, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad})),
+	requireOne(t, "model.blocks[0, 3].mlp.weight.grad", held(1, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad})),
 		held(1, scan.CategoryGradient, append(weight("3"), scan.Step{Kind: scan.StepGrad})))
 	plain := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", "3"), attribute("cache"), index(0))
 	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain))

@@ -3,6 +3,7 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,6 +36,8 @@ const (
 	between = "…" // stands for names of modules that differ, before others
 	// maxListed is how many characters keys that are listed one by one take, in all.
 	maxListed = 26
+	// fewNumbers is how many positions of a list are listed one by one.
+	fewNumbers = 4
 	// leastPrefix is the length of the shortest beginning of keys that is worth showing.
 	leastPrefix = 3
 )
@@ -74,16 +77,21 @@ func spanText(templates []template, of []int, n int) string {
 
 func countOf(n int) string { return fmt.Sprintf("%d keys", n) }
 
-// numberSpan is the first and the last number, and how many there are where some between them are missing.
+// numberSpan is the first and the last number. Where some between them are missing, it is all of them if they are few, else their number too.
 func numberSpan(all []placeholder) string {
-	low, high := all[0].number, all[0].number
-	for i := range all {
-		low, high = min(low, all[i].number), max(high, all[i].number)
-	}
-	if uint64(high-low) == uint64(len(all)-1) {
+	slices.SortFunc(all, func(x, y placeholder) int { return cmp.Compare(x.number, y.number) })
+	low, high := all[0].number, all[len(all)-1].number
+	switch {
+	case uint64(high-low) == uint64(len(all)-1):
 		return fmt.Sprintf("%d..%d", low, high)
+	case len(all) <= fewNumbers:
+		texts := make([]string, len(all))
+		for i := range all {
+			texts[i] = strconv.FormatInt(all[i].number, 10)
+		}
+		return strings.Join(texts, ", ")
 	}
-	return fmt.Sprintf("%d of %d..%d", len(all), low, high)
+	return fmt.Sprintf("%d items in %d..%d", len(all), low, high)
 }
 
 // keySpan is the first and the last key where they are numbered, a few keys one by one, else what they begin with and how many they are.

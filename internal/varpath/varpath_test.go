@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 
 func TestKey(t *testing.T) {
 	for _, same := range [][]string{
-		{"diag.attn[0..6]['block2'][0..49]", "diag.attn[7]['a', 'b'][9]", "diag.attn[0..9][6 keys][3 of 0..9]"},
+		{"diag.attn[0..6]['block2'][0..49]", "diag.attn[7]['a', 'b'][9]", "diag.attn[0..9][6 keys][5 items in 0..9]"},
 		{"a.py:8 main() local self.kept[0]", "a.py:99 main() local self.kept[0..3]"},
 		{"net.head_7.weight", "net.head_1..head_240.weight", "net.head_*.weight"},
 		{"losses[0].grad_fn<Mean> > Pow", "losses[0..9].grad_fn …"},
@@ -119,7 +119,7 @@ func TestFit(t *testing.T) {
 	adapters := "a.py:51 main() local base[0..5].lora_A['task0'..'task25'].weight"
 	require.Equal(t, "base[0..5].lora_A['task*'].weight", Fit(adapters, 34))
 	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))
-	const logged = "w.scalars['train/loss'][326 of 0..326][1].grad_fn"
+	const logged = "w.scalars['train/loss'][326 items in 0..326][1].grad_fn"
 	require.Equal(t, "w.scalars['train/loss']…[1].grad_fn", Fit(logged, 40))
 	require.Equal(t, "w.scalars['train/loss']…grad_fn", Fit(logged, 32))
 	require.Equal(t, "w.scalars…grad_fn", Fit(logged, 28))
