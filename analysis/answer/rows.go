@@ -304,16 +304,18 @@ func (g *grouping) finish(m *group) Row {
 	if g.total > 0 {
 		r.Share = float64(r.Bytes) / float64(g.total)
 	}
+	head := ""
 	if len(m.growing) > 0 {
 		for i := range g.in.Leaks.Findings {
 			if f := &g.in.Leaks.Findings[i]; m.growing[f] {
 				r.Rate += Rate(f, &g.in.Leaks.Steps)
+				head = cmp.Or(head, f.Name())
 			}
 		}
 	}
 	r.Lines = view.GroupRows(m.members, view.ByLine)
-	if m.Finding != nil { // the line says more than that it is older
-		slices.SortStableFunc(r.Lines, func(x, y view.Row) int { return cmp.Compare(older(&x), older(&y)) })
+	if m.Finding != nil { // the line says more than that it is older, and that of the headline comes first
+		slices.SortStableFunc(r.Lines, func(x, y view.Row) int { return cmp.Compare(lineRank(&x, head), lineRank(&y, head)) })
 	}
 	for i := range r.Lines {
 		switch l := &r.Lines[i]; {
@@ -340,12 +342,16 @@ func (r *Row) MoreLines() int {
 	return max(n, 0)
 }
 
-// older returns 1 for memory from before the attach, which has no line, and 0 for other memory.
-func older(e *view.Row) int {
-	if e.Name == stacks.BeforeAttach {
-		return 1
+// lineRank returns the order of a line in the row of findings, head being the line of the first of them: memory from before the attach,
+// which has no line, is the last.
+func lineRank(e *view.Row, head string) int {
+	switch {
+	case site(e) == head:
+		return 0
+	case e.Name == stacks.BeforeAttach:
+		return 2
 	}
-	return 0
+	return 1
 }
 
 // largestHolder returns the holder of most of the entries; empty: not known.
