@@ -33,6 +33,8 @@ const (
 	unheldAgain = 3 * time.Second
 	// withdrawAfter is the number of reports in a row from which a finding must be missing before it is withdrawn.
 	withdrawAfter = 3
+	// maxSaid is the number of findings that are announced one by one; the rest is left to the report.
+	maxSaid = 3
 )
 
 // growth watches whether the memory of a process grows from step to step. It runs in the goroutine that owns the heap.
@@ -69,7 +71,8 @@ func roomsOf(driver []figures.DriverUse) *rooms {
 type said struct {
 	finding leaks.Finding
 	holder  string
-	missing int // number of reports in a row without it
+	missing int  // number of reports in a row without it
+	quiet   bool // it was not announced, because others were
 }
 
 // newGrowth begins to watch a process; it returns nil with Options.NoSteps.
@@ -140,15 +143,22 @@ func (g *growth) announce() {
 	for _, s := range g.said {
 		s.missing++
 	}
-	for _, f := range g.sure() {
+	all := g.sure()
+	for i := range all { // those that are there, before others are taken for them by another name
+		if s := g.said[all[i].Name()]; s != nil {
+			s.missing = 0
+		}
+	}
+	for _, f := range all {
 		name := f.Name()
 		s := g.said[name]
 		if s == nil {
-			s = &said{}
-			g.said[name] = s
-			g.notice("growing: " + table.LeakText(&f))
+			s = g.add(&f)
 		}
 		s.finding, s.missing = f, 0
+		if s.quiet {
+			continue
+		}
 		if f.Holder != "" && f.Holder != s.holder && s.holder == "" {
 			g.notice(fmt.Sprintf("held by  %s", table.LeakHolder(&f)))
 			s.holder = f.Holder
@@ -161,9 +171,32 @@ func (g *growth) announce() {
 	for name, s := range g.said {
 		if s.missing >= withdrawAfter && g.judged >= leaks.MinSteps && !g.stillThere(name) {
 			delete(g.said, name)
+			if s.quiet {
+				continue
+			}
 			g.notice(fmt.Sprintf("no longer growing: %s, as of step %d", name, g.report.Steps.Last))
 		}
 	}
+}
+
+// add adds a finding, and announces it unless it is one that was announced by another name or there are too many.
+func (g *growth) add(f *leaks.Finding) *said {
+	for name, s := range g.said {
+		if s.missing > 0 && s.finding.Bytes == f.Bytes && s.finding.Device == f.Device && s.finding.Layer == f.Layer {
+			delete(g.said, name)
+			g.said[f.Name()] = s
+			return s
+		}
+	}
+	s := &said{quiet: len(g.said) >= maxSaid}
+	switch {
+	case !s.quiet:
+		g.notice("growing: " + table.LeakText(f))
+	case len(g.said) == maxSaid:
+		g.notice("growing: more lines, which the report names")
+	}
+	g.said[f.Name()] = s
+	return s
 }
 
 // stillThere reports whether the report has a finding with that name, certain or not.

@@ -4,6 +4,7 @@ package recorder
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"os"
 	"slices"
@@ -223,6 +224,18 @@ func TestGrowthWithdrawn(t *testing.T) {
 	require.Len(t, g.said("growing: "+keptLine), 1)
 	require.Len(t, g.said("no longer growing: "+keptLine), 1, g.notes.notices)
 	require.Equal(t, leaks.Steady, g.fromFile(t).Verdict)
+}
+
+// TestGrowthOfManyLines: three lines are announced, and that there are more.
+func TestGrowthOfManyLines(t *testing.T) {
+	g := runJob(t, training(func(j *eventtest.Job, _ int) {
+		for line := range 6 {
+			j.Alloc(fmt.Sprintf(eventtest.Report+" /home/a/train.py:%d:main", 60+line), uint64(4096+512*line))
+		}
+	}), nil, nil)
+	require.Len(t, g.said("growing: train.py:"), 3, g.notes.notices)
+	require.Len(t, g.said("growing: more lines"), 1, g.notes.notices)
+	require.Len(t, g.fromFile(t).Findings, 6)
 }
 
 // TestNoSteps: without steps nothing is announced and none are recorded; the recording has them all the same, by its events.

@@ -144,9 +144,9 @@ func TestStackOfLine(t *testing.T) {
 	require.Nil(t, d.stackOf(line{function: "none"}))
 }
 
-// TestNameForwards: what rises is named after the call of a module where a quarter of the blocks of that stays, or more.
+// TestNameForwards: what rises is named after the call of a module where two fifths of the blocks of that stay, or more.
 func TestNameForwards(t *testing.T) {
-	for below, want := range map[int64]string{40: "call", 41: "own"} {
+	for below, want := range map[int64]string{25: "call", 26: "own"} {
 		count := below
 		from := &source{line: line{function: "own"}, forward: line{function: "call"}, below: &count}
 		other := &source{line: line{function: "other"}}

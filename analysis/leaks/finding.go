@@ -85,7 +85,7 @@ func (f *Finding) Name() string {
 
 // forwardShare is the share of the blocks below a call of a module that must stay for the finding to name the call.
 // With a smaller share, single outputs are kept, and their own lines are more informative.
-const forwardShare = 0.25
+const forwardShare = 0.4
 
 // risen is a series that rises.
 type risen struct {
