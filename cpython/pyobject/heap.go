@@ -19,6 +19,10 @@ import (
 // what did not fit.
 var ErrObjects = errors.New("objects not as expected")
 
+// ErrCollecting reports that no list of the cycle collector has objects: a full collection moves all of them to a list of its own, for
+// as long as it runs (deduce_unreachable in Modules/gcmodule.c, later Python/gc.c). Where it holds on, the program is ending.
+var ErrCollecting = errors.New("the cycle collector was running")
+
 // ErrEnding reports an interpreter without a loaded module: Python takes them out when it ends.
 var ErrEnding = errors.New("the interpreter was ending")
 
@@ -147,7 +151,8 @@ func (l *objectLayout) debugWord(in13, in14 int) int {
 }
 
 // Prove checks that the objects are where this version should have them: the type of type is type, sys.modules has a
-// module builtins, and the collector's rings close. The error wraps ErrObjects, or ErrEnding for an interpreter that has no module any more.
+// module builtins, and the collector's rings close. The error wraps ErrObjects, ErrCollecting too where it is only the rings, or ErrEnding
+// for an interpreter that has no module any more.
 func (h *Heap) Prove(img Image) error {
 	wrong := func(what string) error {
 		return fmt.Errorf("python %s: %w: %s", h.Version, ErrObjects, what)
@@ -163,7 +168,7 @@ func (h *Heap) Prove(img Image) error {
 		return wrong("no interpreter")
 	}
 	if !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
-		return wrong("none of the collector's lists closes")
+		return fmt.Errorf("python %s: %w: %w", h.Version, ErrObjects, ErrCollecting)
 	}
 	ending := true
 	for e := range h.loaded(img) {

@@ -297,11 +297,10 @@ func (r *reading) probe() (im *memory.Image, done func()) {
 
 // python finds the interpreter; nil with a note when there is none that can be read.
 func (r *reading) python() *pyobject.Heap {
-	im, done := r.probe()
-	defer done()
-	h, err := r.p.interpreter()
-	if err == nil {
-		err = h.Prove(im)
+	h, err := r.proved()
+	for n := 0; n < collections && errors.Is(err, pyobject.ErrCollecting) && !r.im.Copied() && r.ctx.Err() == nil; n++ {
+		time.Sleep(collectionPause)
+		h, err = r.proved()
 	}
 	var unknown *cpython.UnknownVersionError
 	switch {
@@ -311,6 +310,9 @@ func (r *reading) python() *pyobject.Heap {
 	case errors.As(err, &unknown):
 		r.note("Python %s is not supported: holders in Python are not known", unknown.Version)
 		r.report.NoPython = fmt.Sprintf("Python %s is not supported", unknown.Version)
+	case errors.Is(err, pyobject.ErrCollecting):
+		r.note("no Python to read: %v", err)
+		r.report.NoPython = "Python was collecting garbage, or ending, while they were read"
 	case errors.Is(err, pyobject.ErrEnding):
 		r.note("no Python to read: %v", err)
 		r.report.NoPython = "the program was ending when they were read"
@@ -319,6 +321,23 @@ func (r *reading) python() *pyobject.Heap {
 		r.report.NoPython = fmt.Sprintf("the Python interpreter cannot be read: %v", err)
 	}
 	return nil
+}
+
+// A program in a full collection is looked at again, as collections of large programs take a tenth of a second.
+const (
+	collections     = 20
+	collectionPause = 50 * time.Millisecond
+)
+
+// proved is the interpreter, if its objects are where they should be.
+func (r *reading) proved() (*pyobject.Heap, error) {
+	im, done := r.probe()
+	defer done()
+	h, err := r.p.interpreter()
+	if err == nil {
+		err = h.Prove(im)
+	}
+	return h, err
 }
 
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.
