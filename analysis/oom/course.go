@@ -18,6 +18,7 @@ type course struct {
 	made   heap.Count
 	freed  heap.Count
 	lines  map[string]*passes // by line that was refused something
+	asks   requests
 }
 
 type point struct{ time, allocated uint64 }
@@ -121,6 +122,7 @@ func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved
 	switch e.Kind {
 	case event.KindAlloc:
 		c.made = c.made.Plus(heap.CountOf(e.Size, e.Size))
+		c.asks.see(f.siteOf(e), requestBytes(e), step)
 	case event.KindFree:
 		c.freed = c.freed.Plus(heap.CountOf(e.Size, e.Size))
 		s.frees++
@@ -152,11 +154,17 @@ func (f *follower) lineOf(e *event.Event) string {
 	if e.Kind != event.KindAlloc {
 		return ""
 	}
+	if name := f.siteOf(e); f.asked[name] {
+		return name
+	}
+	return ""
+}
+
+// siteOf returns the line of an allocation.
+func (f *follower) siteOf(e *event.Event) string {
 	name, ok := f.sites[e.Stack]
 	if !ok {
-		if name = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack}); !f.asked[name] {
-			name = ""
-		}
+		name = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})
 		f.sites[e.Stack] = name
 	}
 	return name

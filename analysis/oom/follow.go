@@ -233,6 +233,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	c.whole = ok && a.Baseline == 0 && slices.ContainsFunc(f.in.Readings, func(r figures.Reading) bool { return r.Fresh })
 	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
 	f.setFindings(c, h)
+	f.setRequests(c)
 }
 
 // place sets the device of a driver's call, which does not always name it: the device of the caching allocator, if there is one.

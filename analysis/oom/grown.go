@@ -24,6 +24,7 @@ const (
 	grownShare  = 2
 	grownBeyond = 10
 	graphPlaces = 2
+	heldShare   = 2 // a holder of less than one part in this number of a line's blocks is not named for them
 )
 
 // Growth counts the live blocks of one line that were allocated since the beginning of the failing step.
@@ -170,6 +171,9 @@ func (c *Case) hold(g *Growth) {
 		if t := &c.Top[i]; t.Site == g.Site && t.Holder != view.NoHolder && t.Bytes > g.Held {
 			g.Holder, g.Held = t.Holder, t.Bytes
 		}
+	}
+	if g.Held < g.Bytes/heldShare {
+		g.Holder, g.Held = view.NoHolder, 0
 	}
 }
 

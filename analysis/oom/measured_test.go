@@ -114,7 +114,7 @@ func TestLargestGrowth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &Case{Healthy: tt.healthy, Torch: balance.Torch{Allocated: 100}, Top: []Holding{
-				{Site: "a", Holder: "x", Count: heap.Count{Bytes: 3}}, {Site: "a", Holder: "y", Count: heap.Count{Bytes: 5}},
+				{Site: "a", Holder: "x", Count: heap.Count{Bytes: 3}}, {Site: "a", Holder: "y", Count: heap.Count{Bytes: 60}},
 				{Site: "a", Holder: view.NoHolder, Count: heap.Count{Bytes: 40}}, {Site: "b", Holder: "z", Count: heap.Count{Bytes: 9}},
 				{Site: "a", Holder: "w", Count: heap.Count{Bytes: 4}},
 			}}
@@ -124,7 +124,7 @@ func TestLargestGrowth(t *testing.T) {
 			if tt.want == "" {
 				return
 			}
-			require.Equal(t, []any{"y", uint64(5)}, []any{c.Grown.Holder, c.Grown.Held}, "the holder of most of it")
+			require.Equal(t, []any{"y", uint64(60)}, []any{c.Grown.Holder, c.Grown.Held}, "the holder of most of it")
 			of := slices.IndexFunc(tt.rows, func(g Growth) bool { return g.Site == tt.want })
 			require.Equal(t, tt.rows[of].Count, c.Grown.Count)
 		})

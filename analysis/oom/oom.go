@@ -144,11 +144,13 @@ type Case struct {
 	Elsewhere []DeviceUse // the other devices of the process
 	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step
 
-	Grown   Growth // within the failing step; Site is empty: no line stands out
-	Fill    Growth // allocated by one line before any step, with almost nothing freed; Site is empty: none
-	State   uint64 // allocated by the optimizer in its first step, if the request failed in that; 0: it did not
-	Need    uint64 // how much was missing; Unknown
-	Follows uint64 // how much earlier steps needed after this request, beyond it; Unknown: none made it
+	Grown   Growth    // within the failing step; Site is empty: no line stands out
+	Fill    Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
+	Departs Departure // the first request of the failing step that no step before had so large
+	Ladder  Ladder    // of the requests of the line that failed
+	State   uint64    // allocated by the optimizer in its first step, if the request failed in that; 0: it did not
+	Need    uint64    // how much was missing; Unknown
+	Follows uint64    // how much earlier steps needed after this request, beyond it; Unknown: none made it
 
 	// Causes lists what takes memory, each evaluated separately: first those that would have been enough alone, sorted by how far
 	// they exceed what is usual. Decision is the first of them, otherwise Full, and Also has the others that are enough alone.

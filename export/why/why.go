@@ -223,7 +223,7 @@ func alsoText(c *oom.Case) (out string) {
 
 // causes are the causes in words, to follow their bytes.
 var causes = map[oom.Decision]string{
-	oom.Leak: "that grew from step to step", oom.LargerStep: "that this step needs more than those before", oom.Fragmentation: "of fragmentation",
+	oom.Leak: "that grew from step to step", oom.LargerStep: "by which this step exceeds those before", oom.Fragmentation: "of fragmentation",
 	oom.PrivatePool: "that are free in other pools", oom.OtherProcess: "of other processes", oom.OutsidePyTorch: "outside PyTorch",
 	oom.PendingFrees: "that wait for another stream", oom.Cached: "that PyTorch keeps cached",
 }
@@ -239,7 +239,7 @@ func nameOf(x *oom.Cause) string {
 // replayText says whether expandable segments would have helped.
 func replayText(r *oom.Replay) string {
 	if r == nil {
-		return ""
+		return ". Whether expandable_segments:True would have been enough is not known"
 	}
 	sure := ", by a replay"
 	if !r.Exact {
@@ -299,7 +299,7 @@ func limitText(c *oom.Case, asked string) string {
 	if c.Device.Type.MPS() {
 		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, table.Bytes(c.OnMPS()), watermarkText(c))
 	}
-	text := fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s", asked, table.Bytes(c.Torch.Reserved), limit)
+	text := fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s (set_per_process_memory_fraction)", asked, table.Bytes(c.Torch.Reserved), limit)
 	if c.Total != event.Unknown && c.Total > c.Limit {
 		text += " of the device's " + table.Bytes(c.Total)
 	}
@@ -346,7 +346,7 @@ func fullText(c *oom.Case, asked string) string {
 	if c.Fill.Site != "" {
 		text += ". " + fillText(c)
 	}
-	return text + withinText(c)
+	return text + withinText(c) + ladderText(c)
 }
 
 // largerText describes a step that needs more than the earlier ones.
@@ -359,7 +359,28 @@ func largerText(c *oom.Case, asked string) string {
 	if level > c.Healthy {
 		text = fmt.Sprintf("full, in a step that needs %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
 	}
-	return fmt.Sprintf("%s. %s with %s; %s%s", text, asked, allocatedText(c), roomText(c), withinText(c))
+	return fmt.Sprintf("%s. %s with %s; %s%s%s%s", text, asked, allocatedText(c), roomText(c), departsText(c), withinText(c), ladderText(c))
+}
+
+// departsText says where the failing step begins to ask for more than the steps before.
+func departsText(c *oom.Case) string {
+	d := &c.Departs
+	switch {
+	case d.Bytes == 0:
+		return ""
+	case d.Site == c.Site && d.Bytes == c.Requested:
+		return fmt.Sprintf("; in the steps before it asked for at most %s", table.Bytes(d.Usual))
+	}
+	return fmt.Sprintf(". This step first differs from those before at %s: %s, there at most %s", line(d.Site), table.Bytes(d.Bytes), table.Bytes(d.Usual))
+}
+
+// ladderText describes requests each of which was larger than the one before by the same number of bytes.
+func ladderText(c *oom.Case) string {
+	if c.Ladder.Count == 0 {
+		return ""
+	}
+	return fmt.Sprintf(". Each of its last %d requests was %s larger than the one before: a tensor that grows is copied whole each time; keep its parts in a list, on the CPU if they are many",
+		c.Ladder.Count, table.Bytes(c.Ladder.More))
 }
 
 // loadingText describes what was allocated on the device before the first step.
@@ -368,7 +389,7 @@ func loadingText(c *oom.Case, asked string) string {
 	if c.Fill.Phase == phases.Setup {
 		what = "full while the model is loaded"
 	}
-	return fmt.Sprintf("%s: %s with %s; %s. %s", what, asked, allocatedText(c), roomText(c), fillText(c))
+	return fmt.Sprintf("%s: %s with %s; %s. %s%s", what, asked, allocatedText(c), roomText(c), fillText(c), ladderText(c))
 }
 
 // fillText describes what a line has allocated on the device.

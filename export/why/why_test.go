@@ -132,7 +132,7 @@ func TestCauses(t *testing.T) {
 			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", oomGiB
 		},
 		"Expandable segments are on": func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
-		"reserved and may have 23.5 GiB of the device's 24.0 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
+		"reserved and may have 23.5 GiB (set_per_process_memory_fraction) of the device's 24.0 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
 	} {
 		requireText(t, want, change)
 	}
