@@ -23,6 +23,7 @@ type Evidence struct {
 	Together Signs  // signs of all growth beside it that no other variable holds
 	Nodes    bool   // autograd nodes save most of it, and no variable is known to lead to them
 	Calls    bool   // it is a call of a module, most of whose blocks stay
+	Outside  bool   // PyTorch allocates in the same process, and this is not its memory
 	Longer   bool   // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
 	Phase    phases.Phase // phase of its allocation; empty: not known
@@ -72,6 +73,7 @@ const (
 // rules are the patterns. A specific rule comes before a general one that would also apply.
 var rules = []Rule{
 	{longer, func(e *Evidence) bool { return e.torch() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
+	{"outside", isOutside, constant("PyTorch's allocator knows nothing of this memory: it stays until the program frees it, as with cudaFree")},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
 	{"autocast", isAutocast, constant("autocast keeps its copy of every weight until the outermost context ends: leave the context after each step")},
 	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
@@ -90,6 +92,7 @@ var rules = []Rule{
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
 	{"forward", func(e *Evidence) bool { return e.Calls }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
+	{"slice", isSlice, says("%s keeps slices, and each keeps the whole tensor that it is a part of: keep .clone() of the slice", variable)},
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
@@ -205,5 +208,13 @@ func isActivation(e *Evidence) bool {
 }
 
 func isGraph(e *Evidence) bool { return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) }
+
+// isSlice recognises tensors that are a small part of the memory that they keep.
+func isSlice(e *Evidence) bool { return e.torch() && e.Facts.Slice && varies(e.Holder) }
+
+// isOutside recognises memory of the device that the program itself has allocated.
+func isOutside(e *Evidence) bool {
+	return e.Layer == event.LayerDevice && e.Outside && e.Signs.Has(Python)
+}
 
 func isCache(e *Evidence) bool { return e.torch() && keysVary(e.Holder) }

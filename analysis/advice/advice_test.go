@@ -141,6 +141,23 @@ var proofs = map[string]struct {
 		says: "use torch.no_grad()",
 		not:  map[string]Evidence{"single outputs": {Block: 1 << 20}},
 	},
+	"outside": {
+		is:   Evidence{Layer: event.LayerDevice, Outside: true, Signs: Python},
+		says: "PyTorch's allocator knows nothing of this memory",
+		not: map[string]Evidence{
+			"without PyTorch":     {Layer: event.LayerDevice, Signs: Python},
+			"of a native library": {Layer: event.LayerDevice, Outside: true},
+			"PyTorch's":           {Outside: true, Signs: Python},
+		},
+	},
+	"slice": {
+		is:   Evidence{Holder: "main() local logs['z'][0..99]", Facts: Facts{Slice: true}},
+		says: "logs['z'] keeps slices",
+		not: map[string]Evidence{
+			"all of each": {Holder: "logs['z'][0..99]"},
+			"one tensor":  {Holder: "logs['z']", Facts: Facts{Slice: true}},
+		},
+	},
 	"scalars": {
 		is:   Evidence{Holder: "losses[0..222]", Block: 4},
 		says: "keep .item()",

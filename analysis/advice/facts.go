@@ -32,6 +32,7 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		}
 		out.Chain, out.Hooks = max(out.Chain, f.Chain), max(out.Hooks, f.Hooks)
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
+		out.Slice = out.Slice && f.Slice
 		if out.Reset != f.Reset {
 			out.Reset = ""
 		}

@@ -25,7 +25,7 @@ var frames = regexp.MustCompile(`^.*(?: local | closure | default )`)
 var position = regexp.MustCompile(`\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\[\]'"])*\]`)
 
 // varying matches several keys, or several positions.
-var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|'.*', '.*|'.*\*')\]$`)
+var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|-?\d+(, -?\d+)+|'.*', '.*|'.*\*')\]$`)
 
 // Named reports whether a name is a variable of the program, which Python code can reach.
 func Named(holder string) bool {

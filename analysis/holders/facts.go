@@ -15,6 +15,7 @@ type gathered struct {
 	figures.HolderFacts
 	hooks      map[string]map[int64]bool // by the way to the object that has them: the numbers of their handles
 	categories map[string]uint64         // bytes
+	slices     int                       // blocks that are shown in part, less those that are shown as a whole or of which it is not known
 }
 
 // Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
@@ -45,6 +46,11 @@ func (h *Index) Facts() map[string]figures.HolderFacts {
 func (g *gathered) add(b *scan.Block) {
 	if c := phases.OfHolder(b.Category.String()); c != phases.NoCategory {
 		g.categories[string(c)] += b.Size
+	}
+	if _, part := seenPart(b); part {
+		g.slices++
+	} else {
+		g.slices--
 	}
 	chain, reset := 0, ""
 	for i := range b.Path {
@@ -91,6 +97,7 @@ func (g *gathered) finish() {
 	if g.Chain < leastNodes {
 		g.Chain = 0
 	}
+	g.Slice = g.slices > 0
 	for _, numbers := range g.hooks {
 		g.Hooks = max(g.Hooks, len(numbers))
 	}

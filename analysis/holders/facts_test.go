@@ -27,6 +27,12 @@ func TestFacts(t *testing.T) {
 		each = append(each, held(1, scan.CategoryTensor, hook(fmt.Sprint(i), i)))
 	}
 	cycle := scan.Step{Kind: scan.StepGarbage, Name: "Node", Cycle: route(scan.Step{Kind: scan.StepGarbage, Name: "Node"}, attribute("parent"), attribute("child"))}
+	shown := func(numbers int64) scan.Block {
+		b := held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(numbers)))
+		b.Size, b.Requested, b.Complete = 4096, 4000, scan.Yes
+		b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
+		return b
+	}
 	for name, c := range map[string]struct {
 		blocks []scan.Block
 		want   figures.HolderFacts
@@ -47,6 +53,8 @@ func TestFacts(t *testing.T) {
 		"garbage":        {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
 		"hooks of one":   {many, figures.HolderFacts{Hooks: 9}},
 		"a hook of each": {each, figures.HolderFacts{Hooks: 1}},
+		"slices":         {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},
+		"whole tensors":  {[]scan.Block{shown(100), shown(900), shown(900)}, figures.HolderFacts{}},
 		"without a path": {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
 	} {
 		facts := New(&scan.Report{Blocks: c.blocks}).Facts()

@@ -33,10 +33,7 @@ func (h *Index) Views() []PartView {
 	var out []PartView
 	for i := range h.Report.Blocks {
 		b := &h.Report.Blocks[i]
-		if b.Size < minView || len(b.Tensors) == 0 || b.Complete != scan.Yes {
-			continue
-		}
-		if seen, ok := seenBytes(b.Tensors); ok && seen < min(b.Requested, b.Size)/2 { // Requested can be unknown
+		if seen, part := seenPart(b); part && b.Size >= minView {
 			out = append(out, PartView{i, seen, b.Size})
 		}
 	}
@@ -44,8 +41,21 @@ func (h *Index) Views() []PartView {
 	return out
 }
 
+// seenPart returns the bytes that the tensors of a block show; part is whether it is known that they are less than half.
+func seenPart(b *scan.Block) (seen uint64, part bool) {
+	if len(b.Tensors) == 0 || b.Complete != scan.Yes {
+		return 0, false
+	}
+	seen, ok := seenBytes(b.Tensors)
+	return seen, ok && seen < min(b.Requested, b.Size)/2 // Requested can be unknown
+}
+
+// seenBytes adds up what the tensors of a block show, without those that are there only because others are views of them.
 func seenBytes(tensors []scan.Tensor) (seen uint64, ok bool) {
 	for i := range tensors {
+		if tensors[i].Base {
+			continue
+		}
 		n := elementSizes[tensors[i].DType]
 		if n == 0 || tensors[i].Shape == nil {
 			return 0, false
@@ -53,7 +63,7 @@ func seenBytes(tensors []scan.Tensor) (seen uint64, ok bool) {
 		for _, d := range tensors[i].Shape {
 			n *= uint64(d)
 		}
-		seen += n
+		seen, ok = seen+n, true
 	}
-	return seen, true
+	return seen, ok
 }

@@ -16,6 +16,7 @@ type proof struct {
 	signs, together advice.Signs
 	facts           advice.Facts
 	nodes           bool // autograd nodes save most of its blocks, and no variable is known to lead to them
+	outside         bool // PyTorch allocates in the same process, and this is not its memory
 	cause           bool // its line is the one to change: the backward call that accumulates its gradients
 	leads           int  // number of other findings with the same holder to which its line leads
 }
@@ -24,7 +25,7 @@ type proof struct {
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
-		Nodes: f.proof.nodes, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd, Longer: f.Blocks == 0 && f.Requested > 0,
+		Nodes: f.proof.nodes, Outside: f.proof.outside, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd, Longer: f.Blocks == 0 && f.Requested > 0,
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
@@ -63,6 +64,7 @@ func (d *detector) prove(all []Finding, o *Options) {
 	for i := range all {
 		f := &all[i]
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
+		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
 		for _, id := range f.Stacks {
 			if st := d.resolve(id); st != nil {

@@ -9,5 +9,6 @@ type HolderFacts struct {
 	Cache    bool   `json:"cache,omitempty"`    // the holder is an entry of functools.lru_cache
 	Reset    string `json:"reset,omitempty"`    // path to an object whose class has update() and reset(): "task.quality"
 	Hooks    int    `json:"hooks,omitempty"`    // largest number of hooks on one object of the path
+	Slice    bool   `json:"slice,omitempty"`    // the tensors of most of its blocks show less than half of them
 	Category string `json:"category,omitempty"` // purpose of the blocks
 }

@@ -172,4 +172,6 @@ type Tensor struct {
 	Storage      uint64 // address of its StorageImpl
 	RequiresGrad Truth
 	Kind         Kind
+	// Base: nothing leads to it but views of which it is the ._base.
+	Base bool
 }

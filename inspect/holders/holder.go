@@ -3,6 +3,8 @@
 package holders
 
 import (
+	"slices"
+
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -177,6 +179,7 @@ func (r *reading) describe(t *torchlayout.Reader, g *target, found []objgraph.Ho
 	if s, ok := t.Geometry(g.impl); ok {
 		out.Shape, out.Strides, out.Offset, out.DType = s.Sizes, s.Strides, s.Offset, s.DType
 	}
+	out.Base = len(found) > 0 && !slices.ContainsFunc(found, func(h objgraph.Holder) bool { return h.Kind != torchlayout.RefBase })
 	if requires, ok := t.RequiresGrad(g.impl); ok {
 		out.RequiresGrad = No
 		if requires {
