@@ -19,6 +19,7 @@ type State struct {
 	Clock     uint64         // the same moment on the clock of the events, CLOCK_BOOTTIME nanoseconds
 	Processes []ProcessState // processes that have not ended, by rank, then in the order in which they were found
 	Lost      uint64         // lost events of all processes
+	Over      bool           // the recordings are over, and the figures are those of their end: holders may still be read
 }
 
 // ProcessState is one process of a State.
@@ -111,7 +112,7 @@ func (r *Recorder) show() {
 }
 
 func (r *Recorder) state() *State {
-	out := &State{Time: time.Now(), Clock: r.source.Now(), Lost: r.source.Lost()}
+	out := &State{Time: time.Now(), Clock: r.source.Now(), Lost: r.source.Lost(), Over: r.over}
 	for _, p := range ordered(r.all) {
 		if p.done == nil {
 			state := ProcessState{

@@ -156,6 +156,7 @@ type Recorder struct {
 	losses    lossWatch
 	begunAt   time.Time // when the first process was traced
 	until     time.Time // when Options.Duration is over; zero: no limit
+	over      bool      // the recordings are over
 	abandoned bool      // the source is still starting and is not waited for
 	begun     uint64    // when Run began, on the clock of the events
 	ready     bool      // Observer.Ready was called
@@ -368,7 +369,7 @@ func (c *closing) step() {
 		c.say()
 	}
 	if !c.frozen && !r.remains() && c.compared() {
-		c.frozen = true
+		c.frozen, r.over = true, true
 		for _, p := range r.now {
 			p.freeze(r.source.Now())
 		}

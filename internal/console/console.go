@@ -240,7 +240,7 @@ func count(n int) string {
 
 // Live shows the state: of a job its total, and on a terminal a line a process above it.
 func (c *Console) Live(s *recorder.State) {
-	if c.terminal && c.Program {
+	if c.terminal && c.Program || s.Over { // figures that no longer change would look as if the program had stopped
 		return
 	}
 	totals := s.Totals()
