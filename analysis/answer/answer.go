@@ -99,6 +99,7 @@ type Answer struct {
 	parts     []Row  // all rows, including those not shown, in order
 	// First and Last are the allocators' blocks at their first and last event.
 	First, Last uint64
+	Quiet       uint64 // as Course.Quiet
 	Driver      []figures.DriverUse
 	DriverTime  uint64 // as Input.DriverTime
 
@@ -154,7 +155,7 @@ func New(in *Input) *Answer {
 	a.totals(in)
 	if in.Course != nil {
 		a.Between, a.High = in.Course.Between, in.Course.High
-		a.First, a.Last, a.Exit = in.Course.First, in.Course.Last, in.Course.Exit
+		a.First, a.Last, a.Exit, a.Quiet = in.Course.First, in.Course.Last, in.Course.Exit, in.Course.Quiet
 	}
 	a.spare(in)
 	return a

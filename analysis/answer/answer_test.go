@@ -149,6 +149,12 @@ func TestCourseOfSteps(t *testing.T) {
 	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20, Exit: freed}, f.Course(true))
 	require.Equal(t, []level{{3 << 20, 7 << 20}, {3 << 20, 7 << 20}}, f.levels[:2], "each step begins where the last one ended")
 	require.Len(t, f.levels, table.Count(), "what comes before the first step is none")
+	quiet := NewFollower(table, freed-1, freed+3e9)
+	for i := range j.Events {
+		quiet.See(&j.Events[i])
+	}
+	last := j.Events[len(j.Events)-1].Time
+	require.Equal(t, freed+3e9-last, quiet.Course(false).Quiet, "since the last event")
 	none := NewFollower(&steps.Table{}, 0, 0)
 	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
 }

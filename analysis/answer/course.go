@@ -20,6 +20,8 @@ type Course struct {
 	Late    uint64 // maximum in the later half of the time
 	// Exit is the last moment before the program freed everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not.
 	Exit uint64
+	// Quiet is for how long nothing had been allocated or freed when the recording ended, nanoseconds.
+	Quiet uint64
 }
 
 // level is the minimum and the maximum of a step.
@@ -37,6 +39,7 @@ type Follower struct {
 	step   int
 	now    level
 	levels []level
+	end    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	half   uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
 	late   uint64
 	last   moment   // after the last allocation
@@ -45,7 +48,7 @@ type Follower struct {
 
 // NewFollower returns a follower that has seen no event, for a recording from start to end, CLOCK_BOOTTIME nanoseconds.
 func NewFollower(table *steps.Table, start, end uint64) *Follower {
-	return &Follower{table: table, half: start + (max(start, end)-start)/2}
+	return &Follower{table: table, end: max(start, end), half: start + (max(start, end)-start)/2}
 }
 
 // Course returns the course after all events. ended: the recording ended with the program.
@@ -60,6 +63,9 @@ func (f *Follower) Course(ended bool) *Course {
 		}
 		slices.Sort(lows)
 		out.Between = lows[len(lows)/2]
+	}
+	if last := f.lastTime(); f.began && f.end > last {
+		out.Quiet = f.end - last
 	}
 	if ended {
 		out.Exit = f.exit(out.Between)
@@ -92,6 +98,14 @@ func (f *Follower) See(e *event.Event) {
 	} else {
 		f.tail = append(f.tail, moment{e.Time, sum})
 	}
+}
+
+// lastTime returns the time of the last event.
+func (f *Follower) lastTime() uint64 {
+	if n := len(f.tail); n > 0 {
+		return f.tail[n-1].time
+	}
+	return f.last.time
 }
 
 // exit returns the last moment with as much in use as in the last step, which has the most if memory grows; otherwise

@@ -30,3 +30,13 @@ func TestCapital(t *testing.T) {
 	require.Equal(t, "gan.py:34 Run.step keeps 12.0 MiB more", capital("gan.py:34 Run.step keeps 12.0 MiB more"))
 	require.Empty(t, capital(""))
 }
+
+// TestRisen: what rose while the process was recorded has a rate, unless nothing happened in the later half.
+func TestRisen(t *testing.T) {
+	a := &answer.Answer{First: 100 << 20, Last: 900 << 20, Duration: 10 * time.Second, Quiet: uint64(4 * time.Second)}
+	require.Equal(t, "PyTorch's blocks rose from 100.0 MiB to 900.0 MiB, +80.0 MiB/s. ", risen(a))
+	a.Quiet = uint64(5 * time.Second)
+	require.Equal(t, "PyTorch's blocks rose from 100.0 MiB to 900.0 MiB, and have not changed for 5.0 s. ", risen(a))
+	a.Last = 109 << 20
+	require.Empty(t, risen(a))
+}
