@@ -12,19 +12,21 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Evidence is what is known of memory that grows.
 type Evidence struct {
 	Layer    event.Layer
-	Holder   string // as holders.Index.Owner; empty: not known
-	Facts    Facts  // facts that the holder scan found beside its name
-	Signs    Signs  // signs of the stacks that allocated it
-	Together Signs  // signs of all growth beside it that no other variable holds
-	Nodes    bool   // autograd nodes save most of it, and no variable is known to lead to them
-	Calls    bool   // it is a call of a module, most of whose blocks stay
-	Outside  bool   // PyTorch allocates in the same process, and this is not its memory
-	Longer   bool   // the number of its blocks stays the same: each is replaced by a longer one
+	Holder   string         // as holders.Index.Owner; empty: not known
+	Facts    Facts          // facts that the holder scan found beside its name
+	Signs    Signs          // signs of the stacks that allocated it
+	Together Signs          // signs of all growth beside it that no other variable holds
+	Nodes    bool           // autograd nodes save most of it, and no variable is known to lead to them
+	Calls    bool           // it is a call of a module, most of whose blocks stay
+	Outside  bool           // PyTorch allocates in the same process, and this is not its memory
+	Grew     varpath.Growth // the container that has more elements than at an earlier reading; the zero value: not known
+	Longer   bool           // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
 	Phase    phases.Phase // phase of its allocation; empty: not known
 	UsualEnd phases.Phase // phase in which blocks of the same sites are usually freed; empty: not known, or the same
@@ -97,6 +99,7 @@ var rules = []Rule{
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
 	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
+	{"container", func(e *Evidence) bool { return e.torch() && e.Grew.To > e.Grew.From && !holdsGraph(e.Holder) }, sayGrew},
 }
 
 func constant(text string) func(*Evidence) string { return func(*Evidence) string { return text } }
@@ -146,6 +149,14 @@ func sayLonger(e *Evidence) string {
 		return "tensors of " + variable(e) + " are replaced by longer ones" + again
 	}
 	return variable(e) + " is replaced by a longer tensor" + again
+}
+
+func sayGrew(e *Evidence) string {
+	of := "elements"
+	if e.Grew.Keys {
+		of = "keys"
+	}
+	return fmt.Sprintf("%s grew from %d to %d %s: delete what is no longer needed, or keep it on the CPU", short(e.Grew.Container), e.Grew.From, e.Grew.To, of)
 }
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }

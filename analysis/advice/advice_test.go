@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/eventtest"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // proofs has the evidence of each rule, and what nearly is it: each near miss lacks one thing that the rule needs.
@@ -172,6 +173,14 @@ var proofs = map[string]struct {
 		is:   Evidence{Holder: "main() local losses[0..99].grad_fn …"},
 		says: "each tensor in losses keeps the graph of its step",
 		not:  map[string]Evidence{"an attribute of that name": {Holder: "losses[0..99].grad"}},
+	},
+	"container": {
+		is:   Evidence{Holder: "main() local sessions[216 keys].cache[0..4]", Grew: varpath.Growth{Container: "sessions", From: 144, To: 216, Keys: true}},
+		says: "sessions grew from 144 to 216 keys: delete what is no longer needed",
+		not: map[string]Evidence{
+			"one reading": {Holder: "main() local sessions[216 keys].cache[0..4]"},
+			"graphs":      {Holder: "losses[0..9].grad_fn …", Grew: varpath.Growth{Container: "losses", From: 4, To: 10}},
+		},
 	},
 	"cache": {
 		is:   Evidence{Holder: "step closure table['seq0'..'seq229']"},

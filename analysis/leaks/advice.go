@@ -17,6 +17,7 @@ type proof struct {
 	facts           advice.Facts
 	nodes           bool // autograd nodes save most of its blocks, and no variable is known to lead to them
 	outside         bool // PyTorch allocates in the same process, and this is not its memory
+	grew            varpath.Growth
 	cause           bool // its line is the one to change: the backward call that accumulates its gradients
 	leads           int  // number of other findings with the same holder to which its line leads
 }
@@ -25,7 +26,7 @@ type proof struct {
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
-		Nodes: f.proof.nodes, Outside: f.proof.outside, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd, Longer: f.Blocks == 0 && f.Requested > 0,
+		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd, Longer: f.Blocks == 0 && f.Requested > 0,
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
@@ -58,6 +59,22 @@ func (f *Finding) isBelow(other *Finding) bool {
 	})
 }
 
+// grew compares the holder with the first of the earlier readings that has it.
+func (f *Finding) grew(readings [][]Holder) varpath.Growth {
+	for _, all := range readings {
+		var before Holder
+		for _, h := range all {
+			if slices.Contains(f.Sites, h.Site) && h.Bytes > before.Bytes && varpath.Key(h.Name) == varpath.Key(f.Holder) {
+				before = h
+			}
+		}
+		if g, ok := varpath.Grew(before.Name, f.Holder); ok {
+			return g
+		}
+	}
+	return varpath.Growth{}
+}
+
 // prove collects the evidence for advice.
 func (d *detector) prove(all []Finding, o *Options) {
 	together := advice.Signs(0)
@@ -66,6 +83,7 @@ func (d *detector) prove(all []Finding, o *Options) {
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
 		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
+		f.proof.grew = f.grew(o.Earlier)
 		for _, id := range f.Stacks {
 			if st := d.resolve(id); st != nil {
 				f.proof.signs |= advice.SignsOf(st.Frames)

@@ -156,5 +156,5 @@ func (f *follower) setRequests(c *Case) {
 	c.Departs, c.Ladder = t.asks.atFailure(c.Site, c.Requested, c.Step)
 }
 
-// roundedUp is a size as PyTorch rounds it (round_size in c10/cuda/CUDACachingAllocator.cpp) unless it is told otherwise.
+// roundedUp is a size as PyTorch rounds it (round_size in c10/cuda/CUDACachingAllocator.cpp) unless its settings say otherwise.
 func roundedUp(size uint64) uint64 { return (size + 511) &^ 511 }

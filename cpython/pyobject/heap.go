@@ -369,3 +369,24 @@ func (h *Heap) Size(img Image, object uint64, t *Type) uint64 {
 	}
 	return t.Size + n*t.item
 }
+
+// IsThreadLocal reports whether an object is a threading.local, or of a class derived from it: from 3.2 to 3.15 a field of it has a
+// dictionary with the dictionary of attributes of each thread (struct localobject, Modules/_threadmodule.c).
+func (h *Heap) IsThreadLocal(img Image, object uint64) bool {
+	for t := h.TypeOf(img, object); t != nil; t = t.Base {
+		if t.Name == "_thread._local" {
+			return true
+		}
+	}
+	return false
+}
+
+// HasMethod reports whether a class that Python code made, or one of its bases, has an attribute.
+func (h *Heap) HasMethod(img Image, t *Type, name string) bool {
+	for ; t != nil && t.Heap(); t = t.Base {
+		if h.Attribute(img, t.Addr, name) != 0 {
+			return true
+		}
+	}
+	return false
+}

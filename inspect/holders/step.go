@@ -26,7 +26,7 @@ func (r *reading) path(n uint32, depth int) Path {
 			continue
 		}
 		s := r.stepTo(chain[i], depth)
-		if i+1 < len(chain) && r.ofThread(chain[i]) && r.isKey(chain[i+1]) {
+		if i+1 < len(chain) && r.ofThread(chain[i]) {
 			i++
 			s = Step{Kind: StepDict, Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))}
 		}
@@ -35,25 +35,12 @@ func (r *reading) path(n uint32, depth int) Path {
 	return out
 }
 
-// ofThread reports whether an object is what a threading.local, or an object of a class derived from it, keeps in a field of C: from 3.2
-// to 3.15 a dictionary with a dictionary of attributes for each thread (struct localobject, Modules/_threadmodule.c).
+// ofThread reports whether an object is what a threading.local keeps in a field of C.
 func (r *reading) ofThread(n uint32) bool {
 	h := r.torch.Heap()
 	p, ok := r.graph.Parent(n)
-	if kind, _ := r.graph.Link(n); !ok || h == nil || kind != pyobject.RefSlot {
-		return false
-	}
-	for t := h.TypeOf(r.im, r.graph.Addr(p)); t != nil; t = t.Base {
-		if t.Name == "_thread._local" {
-			return true
-		}
-	}
-	return false
-}
-
-func (r *reading) isKey(n uint32) bool {
 	kind, _ := r.graph.Link(n)
-	return kind == pyobject.RefKey
+	return ok && h != nil && kind == pyobject.RefSlot && h.IsThreadLocal(r.im, r.graph.Addr(p))
 }
 
 // maxSteps bounds the steps of a path: of a longer one the middle is left out. A recurrent model's graph is thousands of nodes
@@ -162,23 +149,13 @@ func (r *reading) resets(object uint64) bool {
 	}
 	known, ok := r.metrics[t.Addr]
 	if !ok {
-		known = r.hasMethod(t, "reset") && r.hasMethod(t, "update")
+		known = h.HasMethod(r.im, t, "reset") && h.HasMethod(r.im, t, "update")
 		if r.metrics == nil {
 			r.metrics = map[uint64]bool{}
 		}
 		r.metrics[t.Addr] = known
 	}
 	return known
-}
-
-// hasMethod reports whether a class that Python code made, or one of its bases, has an attribute.
-func (r *reading) hasMethod(t *pyobject.Type, name string) bool {
-	for ; t != nil && t.Heap(); t = t.Base {
-		if r.torch.Heap().Attribute(r.im, t.Addr, name) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // frame describes a frame.
