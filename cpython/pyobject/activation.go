@@ -243,7 +243,7 @@ func (l *objectLayout) untagged(word uint64) uint64 {
 
 // elements are those of a tuple.
 func (h *Heap) elements(img Image, tuple uint64) []uint64 {
-	n := img.Word(tuple + objectSize)
+	n := h.word(img, tuple, objectSize)
 	if n == 0 || n > maxLocals {
 		return nil
 	}

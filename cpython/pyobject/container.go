@@ -71,10 +71,10 @@ func (h *Heap) Element(img Image, object, position uint64) (key, value uint64, o
 	if t == nil {
 		return 0, 0, false
 	}
-	n, at := img.Word(object+objectSize), uint64(0)
+	n, at := h.word(img, object, objectSize), uint64(0)
 	switch t.kind {
 	case kindList:
-		at = img.Word(object + listItems)
+		at = h.word(img, object, listItems)
 	case kindTuple:
 		at = object + uint64(h.objects.tupleItems)
 	case kindDict:
@@ -88,8 +88,8 @@ func (h *Heap) Element(img Image, object, position uint64) (key, value uint64, o
 
 // entry reads one entry of a dictionary's table.
 func (h *Heap) entry(img Image, dict, position uint64) (key, value uint64, ok bool) {
-	k, entries, n, ok := h.keyHeader(img, img.Word(dict+dictKeys))
-	if !ok || img.Word(dict+dictValues) != 0 || position >= uint64(n) {
+	k, entries, n, ok := h.keyHeader(img, h.word(img, dict, dictKeys))
+	if !ok || h.word(img, dict, dictValues) != 0 || position >= uint64(n) {
 		return 0, 0, false
 	}
 	at := entries + 8*(position*uint64(k.stride)+uint64(k.key))
@@ -99,10 +99,10 @@ func (h *Heap) entry(img Image, dict, position uint64) (key, value uint64, ok bo
 // Positions is where a dictionary's table has each key, by its address; nil where the values are elsewhere, and where there are fewer than
 // least.
 func (h *Heap) Positions(img Image, dict uint64, least int) map[uint64]uint32 {
-	if t := h.TypeOf(img, dict); t == nil || t.kind != kindDict || img.Word(dict+dictValues) != 0 {
+	if t := h.TypeOf(img, dict); t == nil || t.kind != kindDict || h.word(img, dict, dictValues) != 0 {
 		return nil
 	}
-	k, ok := h.keyTable(img, img.Word(dict+dictKeys))
+	k, ok := h.keyTable(img, h.word(img, dict, dictKeys))
 	if !ok || k.len() < least {
 		return nil
 	}
@@ -141,11 +141,11 @@ func (h *Heap) attributes(img Image, dst []Ref, object uint64) []Ref {
 }
 
 func (h *Heap) mapping(img Image, dst []Ref, object uint64, kind RefKind) []Ref {
-	k, ok := h.keyTable(img, img.Word(object+dictKeys))
+	k, ok := h.keyTable(img, h.word(img, object, dictKeys))
 	if !ok {
 		return dst
 	}
-	if values := img.Word(object + dictValues); values != 0 {
+	if values := h.word(img, object, dictValues); values != 0 {
 		return h.split(img, dst, k, values, kind)
 	}
 	for i := range k.len() {
@@ -202,12 +202,12 @@ func sequence(img Image, dst []Ref, items, n uint64) []Ref {
 }
 
 // set appends the elements of a set: its table has a key and a hash in each entry (Include/cpython/setobject.h).
-func set(img Image, dst []Ref, object uint64) []Ref {
-	mask := img.Word(object + setMask)
+func (h *Heap) set(img Image, dst []Ref, object uint64) []Ref {
+	mask := h.word(img, object, setMask)
 	if mask&(mask+1) != 0 || mask > maxSequence {
 		return dst
 	}
-	raw := img.View(img.Word(object+setTable), 16*int(mask+1))
+	raw := img.View(h.word(img, object, setTable), 16*int(mask+1))
 	for ; len(raw) >= 16; raw = raw[16:] {
 		if key := binary.LittleEndian.Uint64(raw); key != 0 {
 			dst = append(dst, Ref{Target: key, Kind: RefKeyItself})
@@ -218,8 +218,8 @@ func set(img Image, dst []Ref, object uint64) []Ref {
 
 // deque appends the elements of a deque: blocks of 64 between a link to the left and one to the right
 // (Modules/_collectionsmodule.c).
-func deque(img Image, dst []Ref, object uint64) []Ref {
-	n, block, at := img.Word(object+objectSize), img.Word(object+dequeLeft), img.Word(object+dequeLeftIndex)
+func (h *Heap) deque(img Image, dst []Ref, object uint64) []Ref {
+	n, block, at := h.word(img, object, objectSize), h.word(img, object, dequeLeft), h.word(img, object, dequeLeftIndex)
 	if n > maxSequence || at >= dequeBlock {
 		return dst
 	}
@@ -242,28 +242,29 @@ func deque(img Image, dst []Ref, object uint64) []Ref {
 // cache appends what a functools cache keeps: a dictionary of results or, where their number is limited, of elements of a
 // list of its own, which hold key and result and are no objects that Python shows.
 func (h *Heap) cache(img Image, dst []Ref, object uint64) []Ref {
-	for offset := uint64(lruFront); offset < lruFront+0x20; offset += 8 {
+	front := lruFront + h.objects.shift()
+	for offset := front; offset < front+0x20; offset += 8 {
 		if t := h.TypeOf(img, img.Word(object+offset)); t != nil && t.kind == kindDict {
-			dst = field(img, dst, object, offset, FieldCache)
+			dst = appendOwned(dst, Ref{Target: img.Word(object + offset), Aux: uint64(FieldCache), Kind: RefField})
 		}
 	}
 	seen := map[uint64]bool{}
-	for at := img.Word(object + lruFirst); at != object && at != 0 && !seen[at] && len(seen) < maxDictEntries; at = img.Word(at + lruFirst) {
+	for at := h.word(img, object, lruFirst); at != object && at != 0 && !seen[at] && len(seen) < maxDictEntries; at = h.word(img, at, lruFirst) {
 		seen[at] = true
-		dst = appendOwned(dst, Ref{Target: img.Word(at + lruResult), Aux: img.Word(at + lruKey), Kind: RefCached})
+		dst = appendOwned(dst, Ref{Target: h.word(img, at, lruResult), Aux: h.word(img, at, lruKey), Kind: RefCached})
 	}
 	return dst
 }
 
 // hamt appends the pairs of a node of a contextvars.Context: a variable and its value or, with a null in the variable's place,
 // a further node (Include/internal/pycore_hamt.h). Arrays of nodes, for more than 16 pairs, are read as any other object.
-func hamt(img Image, dst []Ref, object uint64) []Ref {
+func (h *Heap) hamt(img Image, dst []Ref, object uint64) []Ref {
 	const (
 		pairs    = 0x20 // behind a bitmap or a hash
 		maxPairs = 32
 	)
-	for i := range min(img.Word(object+objectSize)/2, maxPairs) {
-		key, value := img.Word(object+pairs+16*i), img.Word(object+pairs+16*i+8)
+	for i := range min(h.word(img, object, objectSize)/2, maxPairs) {
+		key, value := h.word(img, object, pairs+16*i), h.word(img, object, pairs+16*i+8)
 		if key == 0 {
 			dst = appendOwned(dst, Ref{Target: value, Aux: pairs + 16*i + 8, Kind: RefSlot})
 			continue
@@ -276,13 +277,13 @@ func hamt(img Image, dst []Ref, object uint64) []Ref {
 
 // queue appends the items of a queue.SimpleQueue from 3.13 on: a ring of which some slots are used (Modules/_queuemodule.c). They
 // have no position that Python could ask for.
-func queue(img Image, dst []Ref, object uint64) []Ref {
+func (h *Heap) queue(img Image, dst []Ref, object uint64) []Ref {
 	const first, items, slots, used = 0x20, 0x28, 0x30, 0x38 // RingBuf.get_idx, items, items_cap, num_items
-	at, n, count := img.Word(object+first), img.Word(object+slots), img.Word(object+used)
+	at, n, count := h.word(img, object, first), h.word(img, object, slots), h.word(img, object, used)
 	if n > maxSequence || at >= n || count > n {
 		return dst
 	}
-	raw := img.View(img.Word(object+items), 8*int(n))
+	raw := img.View(h.word(img, object, items), 8*int(n))
 	for i := range count {
 		if slot := 8 * ((at + i) % n); slot+8 <= uint64(len(raw)) {
 			dst = appendOwned(dst, Ref{Target: binary.LittleEndian.Uint64(raw[slot:]), Aux: i, Kind: RefSlot})
@@ -300,15 +301,15 @@ func (h *Heap) Apart(img Image, object uint64) (at uint64, bytes int) {
 	}
 	switch t.kind {
 	case kindList:
-		if n := img.Word(object + objectSize); n <= maxSequence {
-			return img.Word(object + listItems), 8 * int(n)
+		if n := h.word(img, object, objectSize); n <= maxSequence {
+			return h.word(img, object, listItems), 8 * int(n)
 		}
 	case kindSet:
-		if mask := img.Word(object + setMask); mask <= maxSequence {
-			return img.Word(object + setTable), 16 * int(mask+1)
+		if mask := h.word(img, object, setMask); mask <= maxSequence {
+			return h.word(img, object, setTable), 16 * int(mask+1)
 		}
 	case kindDict:
-		keys := img.Word(object + dictKeys)
+		keys := h.word(img, object, dictKeys)
 		if k, _, n, ok := h.keyHeader(img, keys); ok {
 			return keys, int(h.objects.keysIndices) + k.index + n*8*k.stride
 		}
@@ -324,10 +325,10 @@ func (h *Heap) Torn(img Image, object uint64) bool {
 	if t == nil || t.kind != kindDict {
 		return false
 	}
-	used := img.Word(object + dictUsed)
+	used := h.word(img, object, dictUsed)
 	if used == 0 || used > maxDictEntries {
 		return false
 	}
-	k, ok := h.keyTable(img, img.Word(object+dictKeys))
+	k, ok := h.keyTable(img, h.word(img, object, dictKeys))
 	return !ok || used > uint64(k.len())
 }

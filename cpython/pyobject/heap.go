@@ -53,7 +53,7 @@ type Heap struct {
 	typeDicts map[uint64]bool
 }
 
-// FindHeap finds the interpreter of a process, CPython 3.8 to 3.15. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.15, from 3.13 on without a GIL too. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
 // of package process. What it finds is to be proved with Prove before it is used.
 func FindHeap(p *process.Process) (*Heap, error) {
 	found, err := cpython.FindInterpreter(p)
@@ -157,7 +157,7 @@ func (h *Heap) Prove(img Image) error {
 	wrong := func(what string) error {
 		return fmt.Errorf("python %s: %w: %s", h.Version, ErrObjects, what)
 	}
-	if img.Word(h.typeType+objectType) != h.typeType {
+	if h.word(img, h.typeType, objectType) != h.typeType {
 		return wrong("the type of type is another one")
 	}
 	if t := h.TypeAt(img, h.typeType); t == nil || t.Name != "type" {
@@ -167,7 +167,7 @@ func (h *Heap) Prove(img Image) error {
 	if len(interps) == 0 {
 		return wrong("no interpreter")
 	}
-	if !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
+	if !h.objects.threaded && !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
 		return fmt.Errorf("python %s: %w: %w", h.Version, ErrObjects, ErrCollecting)
 	}
 	ending := true
@@ -275,7 +275,7 @@ func (h *Heap) moduleFile(img Image, module uint64, t *Type, names fileNames) st
 	if t.kind != kindModule {
 		return ""
 	}
-	for _, e := range h.dict(img, nil, img.Word(module+moduleDict)) {
+	for _, e := range h.dict(img, nil, h.word(img, module, moduleDict)) {
 		if e.Kind == RefKey && names.has(h, img, e.Aux) {
 			return h.Text(img, e.Target)
 		}
@@ -322,13 +322,55 @@ func (h *Heap) Collected(img Image, visit func(object uint64) bool) (complete bo
 	return complete
 }
 
+// HeadShift is how much longer the head of an object is than in a build with a GIL, bytes.
+func (h *Heap) HeadShift() uint64 { return h.objects.shift() }
+
+// TypeField is where an object has its class, bytes from its start.
+func (h *Heap) TypeField() uint64 { return h.objects.shift() + objectType }
+
+// MetaType is the address of the class type, which classes are instances of.
+func (h *Heap) MetaType() uint64 { return h.typeType }
+
+// Unlisted reports that the collector keeps no lists of its objects, so that Collected visits none: a build without a GIL. IsCollected tells
+// such objects from other memory.
+func (h *Heap) Unlisted() bool { return h.objects.threaded }
+
+// IsCollected reports whether the collector of a build without a GIL knows the object at an address.
+func (h *Heap) IsCollected(img Image, object uint64) bool {
+	t := h.TypeOf(img, object)
+	return t != nil && t.Flags&flagCollected != 0 && gcBits(img, object)&gcTracked != 0 && h.Plausible(img, object)
+}
+
 // ReferenceCount is an object's count. ok is false where it says nothing: an immortal object, or no count at all.
 func (h *Heap) ReferenceCount(img Image, object uint64) (n int64, ok bool) {
+	if h.objects.threaded {
+		return sharedCount(img, object)
+	}
 	v := img.Word(object)
 	if h.objects.immortal {
 		v = uint64(uint32(v))
 	}
 	return int64(v), v > 0 && v < implausibleCount
+}
+
+// gcBits is what the collector of a build without a GIL notes in an object.
+func gcBits(img Image, object uint64) byte {
+	if b := img.View(object+threadedGCBits, 1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// sharedCount is the count of an object in a build without a GIL: the thread that made the object has one part, all others have another.
+// ok is false where references are not counted: to an immortal object, and to functions, modules and classes from the frames that use them.
+func sharedCount(img Image, object uint64) (n int64, ok bool) {
+	local := word32(img, object+threadedLocal)
+	n = int64(local) + int64(img.Word(object+threadedSharedCount))>>sharedFlags
+	return n, !uncounted(img, object) && n > 0 && n < implausibleCount
+}
+
+func uncounted(img Image, object uint64) bool {
+	return word32(img, object+threadedLocal) == localImmortal || gcBits(img, object)&gcDeferred != 0
 }
 
 // Plausible reports whether an address that was found in memory of an unknown kind is that of an object: its count may be
@@ -337,6 +379,10 @@ func (h *Heap) Plausible(img Image, object uint64) bool {
 	t := h.TypeOf(img, object)
 	if t == nil {
 		return false
+	}
+	if h.objects.threaded {
+		_, ok := sharedCount(img, object)
+		return ok || uncounted(img, object)
 	}
 	count := img.Word(object)
 	if h.objects.immortal {
@@ -363,7 +409,7 @@ func (h *Heap) Size(img Image, object uint64, t *Type) uint64 {
 	if t.item == 0 || t.Flags&flagInt != 0 {
 		return t.Size
 	}
-	n := img.Word(object + objectSize)
+	n := h.word(img, object, objectSize)
 	if n > maxSequence {
 		return t.Size
 	}

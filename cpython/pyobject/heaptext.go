@@ -36,7 +36,7 @@ func (h *Heap) Int(img Image, object uint64) (v int64, ok bool) {
 	if t == nil || t.Flags&flagInt == 0 {
 		return 0, false
 	}
-	size := int64(img.Word(object + objectSize))
+	size := int64(h.word(img, object, objectSize))
 	n, negative := max(size, -size), size < 0
 	if h.objects.taggedInt { // digits << 3, and the sign: 0 positive, 1 zero, 2 negative (Include/cpython/longintrepr.h)
 		n, negative = size>>3, size&3 == 2
@@ -46,7 +46,7 @@ func (h *Heap) Int(img Image, object uint64) (v int64, ok bool) {
 	}
 	for i := n - 1; i >= 0; i-- {
 		const digitBits = 30
-		v = v<<digitBits | int64(word32(img, object+longDigits+4*uint64(i)))
+		v = v<<digitBits | int64(word32(img, object+h.objects.shift()+longDigits+4*uint64(i)))
 	}
 	if negative {
 		v = -v
@@ -96,11 +96,11 @@ func (h *Heap) repr(img Image, object uint64, depth int) string {
 	case isInt:
 		return strconv.FormatInt(v, 10)
 	case t.Name == "float":
-		return strconv.FormatFloat(math.Float64frombits(img.Word(object+objectSize)), 'g', -1, 64)
+		return strconv.FormatFloat(math.Float64frombits(h.word(img, object, objectSize)), 'g', -1, 64)
 	case t.Name == "tuple":
 		return h.reprTuple(img, object, depth)
 	case t.kind == kindContextVar:
-		return h.Text(img, img.Word(object+objectSize)) // var_name
+		return h.Text(img, h.word(img, object, objectSize)) // var_name
 	}
 	return ""
 }
@@ -149,7 +149,7 @@ func (h *Heap) FreeVariable(img Image, function uint64, n int) string {
 		return h.elementText(img, img.Word(code+uint64(l.codeFreeVars)), n)
 	}
 	names := h.elements(img, img.Word(code+uint64(l.codeNames)))
-	kinds := img.View(img.Word(code+uint64(l.codeKinds))+cpython.BytesHeader, len(names))
+	kinds := img.View(img.Word(code+uint64(l.codeKinds))+l.shift()+cpython.BytesHeader, len(names))
 	for i := range kinds {
 		if kinds[i]&free == 0 {
 			continue
@@ -180,7 +180,7 @@ func (h *Heap) TupleField(img Image, t *Type, n int) string {
 	if t.Flags&flagHeapType == 0 || t.kind != kindTuple {
 		return ""
 	}
-	for _, e := range h.dict(img, nil, img.Word(t.Addr+typeDict)) {
+	for _, e := range h.dict(img, nil, h.word(img, t.Addr, typeDict)) {
 		if e.Kind == RefKey && h.Text(img, e.Aux) == "_fields" {
 			return h.elementText(img, e.Target, n)
 		}
@@ -210,9 +210,9 @@ func (h *Heap) Namespace(img Image, object uint64) []Ref {
 	t := h.TypeOf(img, object)
 	switch {
 	case t != nil && t.kind == kindModule:
-		return h.attributes(img, nil, img.Word(object+moduleDict))
+		return h.attributes(img, nil, h.word(img, object, moduleDict))
 	case t != nil && t.kind == kindType:
-		return h.attributes(img, nil, img.Word(object+typeDict))
+		return h.attributes(img, nil, h.word(img, object, typeDict))
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (h *Heap) Namespace(img Image, object uint64) []Ref {
 // Getters lists the computed attributes of a class that is written in C (tp_getset): name, and address of the function.
 func (h *Heap) Getters(img Image, class uint64) []Getter {
 	var out []Getter
-	at := img.Word(class + typeGetSet)
+	at := h.word(img, class, typeGetSet)
 	for range maxMembers {
 		name := img.Word(at)
 		if at == 0 || name == 0 {

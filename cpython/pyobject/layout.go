@@ -5,7 +5,8 @@ package pyobject
 import "github.com/gputrace/gputrace/cpython"
 
 // Offsets that all versions from 3.8 to 3.15 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
-// the headers of each type; a test compiles those from 3.13 on). Bytes.
+// the headers of each type; a test compiles those from 3.13 on). Bytes. Without a GIL an object has a longer head, and its fields lie
+// further on by as much: see Heap.word.
 const (
 	objectType       = cpython.ObjectType
 	objectSize       = cpython.ObjectSize
@@ -67,6 +68,19 @@ const (
 	implausibleCount = 1 << 31 // reference counts from here on are not those of an object, but for immortal ones
 )
 
+// The head of an object in a build without a GIL (Include/object.h, struct _object), and what else such a build has in another place. Bytes.
+const (
+	threadedShift       = 0x10 // by which the head is longer
+	threadedGCBits      = 0x0b // ob_gc_bits, a byte
+	threadedLocal       = 0x0c // ob_ref_local, 4 bytes
+	threadedSharedCount = 0x10 // ob_ref_shared
+	threadedDict        = 0x08 // managedDict: there is no head of the collector before an object
+	sharedFlags         = 2    // bits of ob_ref_shared below the count
+	gcTracked           = 1    // _PyGC_BITS_TRACKED of ob_gc_bits (Include/internal/pycore_gc.h)
+	gcDeferred          = 1 << 6
+	localImmortal       = 1<<32 - 1
+)
+
 // Flags of a type (Include/object.h, Py_TPFLAGS_*).
 const (
 	flagInlineValues = 1 << 2 // 3.13
@@ -94,7 +108,8 @@ const (
 
 // objectLayout is what a reader of the heap needs beside layout, and what differs between versions. Bytes.
 type objectLayout struct {
-	minor int
+	minor    int
+	threaded bool // built without a GIL
 
 	runtimeInterpreters uint32
 	interpNext          uint32
@@ -285,10 +300,57 @@ var objectLayouts = []objectLayout{
 	},
 }
 
+// shift is how much longer the head of an object is than in a build with a GIL, bytes.
+func (l *objectLayout) shift() uint64 {
+	if l.threaded {
+		return threadedShift
+	}
+	return 0
+}
+
+// managedDict is how far before an instance its dictionary is.
+func (l *objectLayout) managedDict() uint64 {
+	if l.threaded {
+		return threadedDict
+	}
+	return managedDict
+}
+
+// threadedMoves are the offsets, in a row of a build with a GIL, that count from the start of an object.
+var threadedMoves = []func(*objectLayout) *uint16{
+	func(l *objectLayout) *uint16 { return &l.frameOfObject }, func(l *objectLayout) *uint16 { return &l.codeNames },
+	func(l *objectLayout) *uint16 { return &l.codeKinds }, func(l *objectLayout) *uint16 { return &l.codeLocals },
+	func(l *objectLayout) *uint16 { return &l.codeStackSize }, func(l *objectLayout) *uint16 { return &l.codeArguments },
+	func(l *objectLayout) *uint16 { return &l.functionGlobals }, func(l *objectLayout) *uint16 { return &l.functionCode },
+	func(l *objectLayout) *uint16 { return &l.functionDefaults }, func(l *objectLayout) *uint16 { return &l.functionKeywords },
+	func(l *objectLayout) *uint16 { return &l.functionClosure }, func(l *objectLayout) *uint16 { return &l.functionDict },
+	func(l *objectLayout) *uint16 { return &l.generatorFrame }, func(l *objectLayout) *uint16 { return &l.generatorState },
+	func(l *objectLayout) *uint16 { return &l.tupleItems }, func(l *objectLayout) *uint16 { return &l.typeCachedKeys },
+	func(l *objectLayout) *uint16 { return &l.exceptionTraceback },
+}
+
+// withoutGIL is the row of the same version built without a GIL. The structures of the runtime are where the interpreter says.
+func (l objectLayout) withoutGIL() objectLayout {
+	l.threaded = true
+	for _, field := range threadedMoves {
+		*field(&l) += threadedShift
+	}
+	if l.minor >= 14 {
+		l.frameOwner += 4 // tlbc_index is before it
+	}
+	return l
+}
+
 func objectLayoutOf(v cpython.Version) (*objectLayout, bool) {
 	for i := range objectLayouts {
-		if v.Major == 3 && v.Minor == objectLayouts[i].minor && !v.FreeThreaded {
+		if v.Major == 3 && v.Minor == objectLayouts[i].minor {
 			row := objectLayouts[i]
+			if v.FreeThreaded && row.minor < 13 {
+				continue
+			}
+			if v.FreeThreaded {
+				row = row.withoutGIL()
+			}
 			return &row, true
 		}
 	}

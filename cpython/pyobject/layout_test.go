@@ -41,7 +41,7 @@ var headerFields = map[string]string{
 }
 
 // rules are the fields that say how to use the others; the live tests prove them.
-var rules = map[string]bool{"collectorInRuntime": true, "values": true, "taggedInt": true, "immortal": true, "stackRefs": true}
+var rules = map[string]bool{"collectorInRuntime": true, "values": true, "taggedInt": true, "immortal": true, "stackRefs": true, "threaded": true}
 
 // shared are constants that hold for all versions.
 var shared = map[string]uint64{
@@ -78,15 +78,37 @@ int main(void)
 }
 `
 
-// TestObjectLayouts: the rows from 3.13 on are those of the headers that each release installs.
+// runtimeFields are where the interpreter says: of builds without a GIL a row has no value of its own.
+var runtimeFields = map[string]bool{
+	"runtimeInterpreters": true, "interpNext": true, "interpThreads": true, "interpModules": true, "interpCollector": true,
+	"collectorPermanent": true, "collectorFirst": true,
+}
+
+// unmoved are the shared constants that do not count from the start of an object.
+var unmoved = map[string]bool{
+	"=sizeof(PyGetSetDef)": true, "=sizeof(PyGC_Head)": true, "=sizeof(struct gc_generation)": true, "PyDictValues.valid": true,
+}
+
+// threadedShared are the constants of builds without a GIL.
+var threadedShared = map[string]uint64{
+	"=sizeof(PyObject)": objectSize + threadedShift, "PyObject.ob_gc_bits": threadedGCBits, "PyObject.ob_ref_local": threadedLocal,
+	"PyObject.ob_ref_shared": threadedSharedCount, "=_Py_REF_SHARED_SHIFT": sharedFlags, "=_PyGC_BITS_TRACKED": gcTracked,
+	"=_PyGC_BITS_DEFERRED": gcDeferred, "=-MANAGED_DICT_OFFSET": threadedDict, "=_Py_IMMORTAL_REFCNT_LOCAL": localImmortal,
+}
+
+// TestObjectLayouts: the rows from 3.13 on are those of the headers that each release installs, with a GIL and without one.
 func TestObjectLayouts(t *testing.T) {
-	for i := range objectLayouts {
-		l := &objectLayouts[i]
+	for i := range 2 * len(objectLayouts) {
+		l := objectLayouts[i/2]
 		if l.minor < 13 {
 			continue
 		}
 		version := fmt.Sprintf("3.%d", l.minor)
-		t.Run(version, func(t *testing.T) {
+		name := version
+		if i%2 == 1 {
+			l, name = l.withoutGIL(), version+"t"
+		}
+		t.Run(name, func(t *testing.T) {
 			var names, lines []string
 			var want []uint64
 			add := func(name, c string, value uint64) {
@@ -96,10 +118,10 @@ func TestObjectLayouts(t *testing.T) {
 				names, want = append(names, name), append(want, value)
 				lines = append(lines, fmt.Sprintf("\tprintf(\"%%zu\\n\", (size_t)(%s));\n", c[1:]))
 			}
-			row := reflect.ValueOf(*l)
+			row := reflect.ValueOf(l)
 			for k := range row.NumField() {
 				name := row.Type().Field(k).Name
-				if rules[name] {
+				if rules[name] || l.threaded && runtimeFields[name] {
 					continue
 				}
 				c, known := headerFields[name]
@@ -115,9 +137,17 @@ func TestObjectLayouts(t *testing.T) {
 				}
 			}
 			for c, value := range shared {
+				if !unmoved[c] {
+					value += l.shift()
+				}
 				add(c, c, value)
 			}
-			have := strings.Fields(runC(t, version, fmt.Sprintf(headerProgram, strings.Join(lines, ""))))
+			if l.threaded {
+				for c, value := range threadedShared {
+					add(c, c, value)
+				}
+			}
+			have := strings.Fields(runC(t, version, l.threaded, fmt.Sprintf(headerProgram, strings.Join(lines, ""))))
 			require.Len(t, have, len(want))
 			for k := range want {
 				require.Equal(t, fmt.Sprint(want[k]), have[k], names[k])
@@ -127,13 +157,17 @@ func TestObjectLayouts(t *testing.T) {
 }
 
 // runC compiles a program with the headers of a version, and returns what it prints.
-func runC(t *testing.T, version, text string) string {
+func runC(t *testing.T, version string, threaded bool, text string) string {
 	t.Helper()
 	folder, include := t.TempDir(), filepath.Join(filepath.Dir(filepath.Dir(pythonOf(t, version))), "include")
 	source, program := filepath.Join(folder, "a.c"), filepath.Join(folder, "a")
 	require.NoError(t, os.WriteFile(source, []byte(text), 0o600))
 	headers := filepath.Join(include, "python"+version)
-	out, err := exec.Command("gcc", "-w", "-I"+headers, "-I"+include, "-I"+filepath.Join(headers, "internal"), source, "-o", program).CombinedOutput()
+	without := "-UPy_GIL_DISABLED"
+	if threaded {
+		without = "-DPy_GIL_DISABLED=1"
+	}
+	out, err := exec.Command("gcc", "-w", without, "-I"+headers, "-I"+include, "-I"+filepath.Join(headers, "internal"), source, "-o", program).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	printed, err := exec.Command(program).Output()
 	require.NoError(t, err)

@@ -83,50 +83,50 @@ func (h *Heap) References(img Image, dst []Ref, object uint64, t *Type) []Ref {
 	case kindLeaf:
 		return dst
 	case kindModule:
-		return appendOwned(dst, Ref{Target: img.Word(object + moduleDict), Kind: RefDict})
+		return appendOwned(dst, Ref{Target: h.word(img, object, moduleDict), Kind: RefDict})
 	case kindFunction:
 		return h.function(img, dst, object)
 	case kindMethod:
-		dst = field(img, dst, object, methodFunction, FieldFunction)
-		return field(img, dst, object, methodSelf, FieldSelf)
+		dst = h.field(img, dst, object, methodFunction, FieldFunction)
+		return h.field(img, dst, object, methodSelf, FieldSelf)
 	case kindBuiltin:
-		return field(img, dst, object, builtinSelf, FieldSelf)
+		return h.field(img, dst, object, builtinSelf, FieldSelf)
 	case kindCell:
-		return field(img, dst, object, cellContents, FieldCellContents)
+		return h.field(img, dst, object, cellContents, FieldCellContents)
 	case kindFrame:
 		return h.frameObject(img, dst, object)
 	case kindGenerator:
 		return h.generator(img, dst, object)
 	case kindTraceback:
-		dst = field(img, dst, object, tracebackFrame, FieldFrame)
-		return field(img, dst, object, tracebackNext, FieldNext)
+		dst = h.field(img, dst, object, tracebackFrame, FieldFrame)
+		return h.field(img, dst, object, tracebackNext, FieldNext)
 	case kindWeak:
-		dst = field(img, dst, object, weakCallback, FieldCallback)
+		dst = h.field(img, dst, object, weakCallback, FieldCallback)
 	case kindContextVar:
-		return field(img, dst, object, contextDefault, FieldDefault)
+		return h.field(img, dst, object, contextDefault, FieldDefault)
 	case kindHAMT:
-		return hamt(img, dst, object)
+		return h.hamt(img, dst, object)
 	case kindCache:
 		dst = h.cache(img, dst, object)
 	case kindQueue:
-		return queue(img, dst, object)
+		return h.queue(img, dst, object)
 	case kindType:
 		return h.class(img, dst, object, t)
 	case kindException:
 		dst = h.exception(img, dst, object)
 	case kindList:
-		dst = sequence(img, dst, img.Word(object+listItems), img.Word(object+objectSize))
+		dst = sequence(img, dst, h.word(img, object, listItems), h.word(img, object, objectSize))
 	case kindTuple:
-		dst = sequence(img, dst, object+uint64(h.objects.tupleItems), img.Word(object+objectSize))
+		dst = sequence(img, dst, object+uint64(h.objects.tupleItems), h.word(img, object, objectSize))
 	case kindDict:
 		if h.typeDicts[object] {
 			return dst
 		}
 		dst = h.dict(img, dst, object)
 	case kindSet:
-		dst = set(img, dst, object)
+		dst = h.set(img, dst, object)
 	case kindDeque:
-		dst = deque(img, dst, object)
+		dst = h.deque(img, dst, object)
 	}
 	if t.Flags&flagHeapType != 0 {
 		dst = append(dst, Ref{Target: t.Addr, Aux: uint64(FieldClass), Kind: RefField})
@@ -143,8 +143,13 @@ func appendOwned(dst []Ref, r Ref) []Ref {
 	return append(dst, r)
 }
 
-func field(img Image, dst []Ref, object, offset uint64, name FieldName) []Ref {
-	return appendOwned(dst, Ref{Target: img.Word(object + offset), Aux: uint64(name), Kind: RefField})
+// word is a field of an object, at an offset that builds with a GIL have.
+func (h *Heap) word(img Image, object, offset uint64) uint64 {
+	return img.Word(object + h.objects.shift() + offset)
+}
+
+func (h *Heap) field(img Image, dst []Ref, object, offset uint64, name FieldName) []Ref {
+	return appendOwned(dst, Ref{Target: h.word(img, object, offset), Aux: uint64(name), Kind: RefField})
 }
 
 func (h *Heap) function(img Image, dst []Ref, object uint64) []Ref {
@@ -156,25 +161,25 @@ func (h *Heap) function(img Image, dst []Ref, object uint64) []Ref {
 		{l.functionClosure, FieldClosure}, {l.functionDefaults, FieldDefaults}, {l.functionKeywords, FieldKeywordDefaults},
 		{l.functionGlobals, FieldGlobals},
 	} {
-		dst = field(img, dst, object, uint64(f.offset), f.name)
+		dst = appendOwned(dst, Ref{Target: img.Word(object + uint64(f.offset)), Aux: uint64(f.name), Kind: RefField})
 	}
 	return appendOwned(dst, Ref{Target: img.Word(object + uint64(l.functionDict)), Kind: RefDict})
 }
 
 func (h *Heap) class(img Image, dst []Ref, object uint64, t *Type) []Ref {
-	dst = h.attributes(img, dst, img.Word(object+typeDict))
-	dst = field(img, dst, object, typeBase, FieldBase)
-	dst = field(img, dst, object, typeMRO, FieldMRO)
+	dst = h.attributes(img, dst, h.word(img, object, typeDict))
+	dst = h.field(img, dst, object, typeBase, FieldBase)
+	dst = h.field(img, dst, object, typeMRO, FieldMRO)
 	return h.instance(img, dst, object, t)
 }
 
 func (h *Heap) exception(img Image, dst []Ref, object uint64) []Ref {
-	at := uint64(h.objects.exceptionTraceback)
-	dst = appendOwned(dst, Ref{Target: img.Word(object + exceptionDict), Kind: RefDict})
-	dst = field(img, dst, object, exceptionArgs, FieldArgs)
-	dst = field(img, dst, object, at, FieldTraceback)
-	dst = field(img, dst, object, at+8, FieldContext)
-	return field(img, dst, object, at+16, FieldCause)
+	at := uint64(h.objects.exceptionTraceback) - h.objects.shift()
+	dst = appendOwned(dst, Ref{Target: h.word(img, object, exceptionDict), Kind: RefDict})
+	dst = h.field(img, dst, object, exceptionArgs, FieldArgs)
+	dst = h.field(img, dst, object, at, FieldTraceback)
+	dst = h.field(img, dst, object, at+8, FieldContext)
+	return h.field(img, dst, object, at+16, FieldCause)
 }
 
 // instance appends the attributes of an instance, or the dictionary that holds them.
@@ -187,7 +192,7 @@ func (h *Heap) instance(img Image, dst []Ref, object uint64, t *Type) []Ref {
 	}
 	offset := t.dictOffset
 	if offset < 0 { // behind the elements (Objects/object.c, _PyObject_ComputedDictPointer)
-		n := int64(img.Word(object + objectSize))
+		n := int64(h.word(img, object, objectSize))
 		if h.objects.taggedInt && t.Flags&flagInt != 0 {
 			n >>= 3
 		}
@@ -201,7 +206,7 @@ func (h *Heap) instance(img Image, dst []Ref, object uint64, t *Type) []Ref {
 
 // managed reads the attributes of an instance whose dictionary the interpreter makes when it is asked for.
 func (h *Heap) managed(img Image, dst []Ref, object uint64, t *Type) []Ref {
-	d := img.Word(object - managedDict)
+	d := img.Word(object - h.objects.managedDict())
 	switch h.objects.values {
 	case valuesBefore:
 		if d == 0 {
@@ -240,11 +245,11 @@ func (h *Heap) fields(img Image, dst []Ref, object uint64, t *Type) []Ref {
 	}
 	end := min(t.Size, maxObjectSize)
 	if t.item == 8 && t.kind == kindGeneric && t.Flags&flagInt == 0 { // elements behind it, as in nodes of contextvars
-		if n := img.Word(object + objectSize); n < maxObjectSize/8 {
+		if n := h.word(img, object, objectSize); n < maxObjectSize/8 {
 			end = min(end+8*n, maxObjectSize)
 		}
 	}
-	for offset := (max(t.front, objectSize) + 7) &^ 7; offset+8 <= end; offset += 8 {
+	for offset := (max(t.front, h.objects.shift()+objectSize) + 7) &^ 7; offset+8 <= end; offset += 8 {
 		target := img.Word(object + offset)
 		if target < minAddress || target&7 != 0 || int64(offset) == t.dictOffset || offset == t.weakOffset {
 			continue

@@ -108,6 +108,12 @@ func (t *Type) Short() string {
 // Heap reports that the type was made while the program ran: by a class statement, mostly.
 func (t *Type) Heap() bool { return t.Flags&flagHeapType != 0 }
 
+// Collected reports that the cycle collector knows the instances.
+func (t *Type) Collected() bool { return t.Flags&flagCollected != 0 }
+
+// Meta reports that the instances are classes.
+func (t *Type) Meta() bool { return t.Flags&flagType != 0 }
+
 // Leaf reports that an instance refers to nothing that it owns, or to nothing of interest: text, numbers, code.
 func (t *Type) Leaf() bool { return t.kind == kindLeaf }
 
@@ -116,7 +122,7 @@ func (h *Heap) TypeOf(img Image, object uint64) *Type {
 	if object&7 != 0 || object < minAddress {
 		return nil
 	}
-	at := img.Word(object + objectType)
+	at := h.word(img, object, objectType)
 	recent := &h.recent[recentSlot(at)]
 	if t := *recent; t != nil && t.Addr == at {
 		return t
@@ -166,7 +172,7 @@ const maxTypes = 1 << 20
 
 // isType follows the metatypes up to type.
 func (h *Heap) isType(img Image, addr uint64) bool {
-	meta := img.Word(addr + objectType)
+	meta := h.word(img, addr, objectType)
 	for range 4 {
 		if meta == h.typeType {
 			return true
@@ -174,15 +180,16 @@ func (h *Heap) isType(img Image, addr uint64) bool {
 		if meta&7 != 0 || meta < minAddress {
 			return false
 		}
-		meta = img.Word(meta + typeBase)
+		meta = h.word(img, meta, typeBase)
 	}
 	return false
 }
 
 func (h *Heap) readType(img Image, addr uint64) *Type {
 	t := &Type{
-		Addr: addr, Name: cText(img, img.Word(addr+cpython.TypeName)), Flags: img.Word(addr + cpython.TypeFlags), Size: img.Word(addr + cpython.TypeBasicSize),
-		item: img.Word(addr + typeItemSize), dictOffset: int64(img.Word(addr + typeDictOffset)), weakOffset: img.Word(addr + typeWeakOffset),
+		Addr: addr, Name: cText(img, h.word(img, addr, cpython.TypeName)), Flags: h.word(img, addr, cpython.TypeFlags),
+		Size: h.word(img, addr, cpython.TypeBasicSize), item: h.word(img, addr, typeItemSize),
+		dictOffset: int64(h.word(img, addr, typeDictOffset)), weakOffset: h.word(img, addr, typeWeakOffset),
 	}
 	if t.Name == "" || t.Size > 1<<20 {
 		return nil
@@ -190,13 +197,13 @@ func (h *Heap) readType(img Image, addr uint64) *Type {
 	if t.Flags&flagHeapType != 0 {
 		t.cachedKeys = img.Word(addr + uint64(h.objects.typeCachedKeys))
 	}
-	if base := img.Word(addr + typeBase); base != 0 {
+	if base := h.word(img, addr, typeBase); base != 0 {
 		t.Base = h.TypeAt(img, base)
 		if base == addr {
 			t.Base = nil
 		}
 	}
-	if d := img.Word(addr + typeDict); d != 0 {
+	if d := h.word(img, addr, typeDict); d != 0 {
 		h.typeDicts[d] = true
 	}
 	h.setKind(img, t)
@@ -235,7 +242,7 @@ func (h *Heap) setKind(img Image, t *Type) {
 	b := t.Base
 	switch {
 	case b == nil:
-		t.front = min(t.Size, objectType+8)
+		t.front = min(t.Size, h.objects.shift()+objectType+8)
 	case b.kind == kindLeaf:
 		t.kind, t.front = kindGeneric, b.Size
 	default:
@@ -245,7 +252,7 @@ func (h *Heap) setKind(img Image, t *Type) {
 
 // readMembers collects the references that the type and its bases describe (tp_members): __slots__, and fields of C types.
 func (h *Heap) readMembers(img Image, t *Type) {
-	at := img.Word(t.Addr + cpython.TypeMembers)
+	at := h.word(img, t.Addr, cpython.TypeMembers)
 	for n := 0; at != 0 && n < maxMembers; n++ {
 		name := img.Word(at)
 		if name == 0 {

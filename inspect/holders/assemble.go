@@ -605,7 +605,8 @@ func (a *assembly) leftover() {
 	var bare []*Block
 	for i := range a.live.blocks {
 		b := &a.live.blocks[i]
-		if len(b.Path) > 0 || b.State == inspect.StatePending || a.now != nil && !a.seen(b) || a.younger(i) {
+		// Where Python held a block a moment ago, a pointer to it in C++ may be as old.
+		if len(b.Path) > 0 || b.State == inspect.StatePending || b.Category == CategoryChanging || a.now != nil && !a.seen(b) || a.younger(i) {
 			continue
 		}
 		if len(a.byBlock[i]) == 0 {

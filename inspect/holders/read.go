@@ -272,11 +272,11 @@ const probePages = 1 << 14
 // newLeaves prepares to note numbers and text.
 func (r *reading) newLeaves() *memory.Leaves {
 	if r.heap == nil {
-		return memory.NewLeaves(nil)
+		return memory.NewLeaves(nil, 0)
 	}
 	im, done := r.probe()
 	defer done()
-	return memory.NewLeaves(r.heap.LeafTypes(im))
+	return memory.NewLeaves(r.heap.LeafTypes(im), r.heap.HeadShift())
 }
 
 // probe reads what is asked for before the memory is copied, without keeping it: in the copy it would be older than the rest. A

@@ -9,8 +9,8 @@ import "encoding/binary"
 // a bit each; the pages in which only they are need not be read again and kept.
 //
 //	address  ....10   count        An object begins at a multiple of 16 bytes, where malloc and Python's own
-//	         ....18   its type     allocator put it; its type is in its second word (Include/object.h).
-//	         ....20   digits
+//	         ....18   its type     allocator put it; its type is in its second word, or 16 bytes further on
+//	         ....20   digits       in builds without a GIL (Include/object.h).
 const (
 	leafShift  = 4  // bits of an address within an object's alignment
 	chunkShift = 20 // bits of an address within what one chunk of bits covers
@@ -22,12 +22,13 @@ const (
 type Leaves struct {
 	types     []uint64
 	low, span uint64 // all types lie in between
+	shift     uint64 // how much longer the head of an object is than two words, bytes
 	chunks    []*[spanChunks]*[chunkWords]uint64
 }
 
-// NewLeaves looks for objects of these types.
-func NewLeaves(types []uint64) *Leaves {
-	l := &Leaves{types: types, low: ^uint64(0), chunks: make([]*[spanChunks]*[chunkWords]uint64, topSpans)}
+// NewLeaves looks for objects of these types. shift is how much longer the head of an object is than two words, a multiple of 16 bytes.
+func NewLeaves(types []uint64, shift uint64) *Leaves {
+	l := &Leaves{types: types, shift: shift, low: ^uint64(0), chunks: make([]*[spanChunks]*[chunkWords]uint64, topSpans)}
 	high := uint64(0)
 	for _, t := range types {
 		l.low, high = min(l.low, t), max(high, t)
@@ -76,7 +77,7 @@ func (l *Leaves) chunk(addr uint64) *[chunkWords]uint64 {
 
 // Has reports whether an object of these types was at an address.
 func (l *Leaves) Has(addr uint64) bool {
-	if addr&(1<<leafShift-1) != 0 || addr >= topSpans<<spanShift {
+	if addr += l.shift; addr&(1<<leafShift-1) != 0 || addr >= topSpans<<spanShift {
 		return false
 	}
 	span := l.chunks[addr>>spanShift]

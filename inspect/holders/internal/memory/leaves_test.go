@@ -17,7 +17,7 @@ func TestLeaves(t *testing.T) {
 	types := []uint64{0x7f0000001000, 0x7f0000001200, 0x7f0000090000}
 	others := []uint64{0, 8, 1, 0x7f0000001010, 0x7f0000001100, 0x7f0000090008, ^uint64(0)}
 	random := rand.New(rand.NewPCG(1, 2))
-	l, want := NewLeaves(types), map[uint64]bool{}
+	l, want := NewLeaves(types, 0), map[uint64]bool{}
 	for _, at := range []uint64{0, 0x1000, 0xff000, 0x100000, 0x7f0010000000, 0x7f0010001000, topSpans<<spanShift - PageSize} {
 		page := make([]byte, PageSize)
 		for i := 0; i < PageSize; i += 8 {
@@ -40,7 +40,7 @@ func TestLeaves(t *testing.T) {
 
 // TestLeavesOfNothing: without an interpreter nothing is a leaf.
 func TestLeavesOfNothing(t *testing.T) {
-	l := NewLeaves(nil)
+	l := NewLeaves(nil, 0)
 	l.Scan(0x1000, make([]byte, PageSize))
 	require.False(t, l.Has(0x1000))
 }

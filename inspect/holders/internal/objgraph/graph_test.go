@@ -44,7 +44,7 @@ func walkMade(t *testing.T) (m *made.Process, w *Graph, goals []uint32) {
 	im := newImage(t, m)
 	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
-	leaves := memory.NewLeaves(heap.LeafTypes(im))
+	leaves := memory.NewLeaves(heap.LeafTypes(im), heap.HeadShift())
 	r, _ := torchlayout.NewReader(torchlayout.Find(im, leaves, torchlayout.GNU), heap, nil, madeBlocks{})
 	w = New(r, map[uint64]bool{uint64(os.Getpid()): true}, leaves)
 	goals = make([]uint32, m.Blocks)

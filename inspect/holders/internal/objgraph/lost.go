@@ -89,13 +89,12 @@ func (w *Graph) FindLost(lostGoals func() map[uint64]uint32) {
 func (w *Graph) unreachedObjects(lost map[uint64]uint32) *unreached {
 	u := &unreached{number: memory.NewTable(), up: map[uint64][]upward{}}
 	h := w.t.Heap()
-	h.Collected(w.t.Image(), func(o uint64) bool {
+	w.collected(func(o uint64) {
 		known := w.reached(o) || w.reached(o|1) // to 3.10 the frame of a running function is an object
 		if t := h.TypeOf(w.t.Image(), o); t != nil && !t.Leaf() && !known && len(u.objects) < maxUnreached {
 			u.objects = append(u.objects, o)
 			u.number.Set(o, uint32(len(u.objects)))
 		}
-		return true
 	})
 	u.counts = make([]int64, len(u.objects))
 	for i := 0; i < len(u.objects); i++ {

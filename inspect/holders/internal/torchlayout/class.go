@@ -7,6 +7,7 @@ package torchlayout
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 
 	"github.com/ianlancetaylor/demangle"
@@ -93,6 +94,11 @@ func (c *class) is(name string) bool {
 	return false
 }
 
+// counted reports whether objects of a class count their references behind their table.
+func (c *class) counted() bool {
+	return c.is("N3c1020intrusive_ptr_targetE") || slices.ContainsFunc(c.bases, func(b string) bool { return strings.HasPrefix(b, sharedBase) })
+}
+
 // title is the name for people, with its namespaces. An object that std::make_shared made has the class of its count: the
 // name is that of what it holds.
 func (c *class) title() string {
@@ -111,6 +117,7 @@ func (c *class) title() string {
 
 const (
 	sharedClass = "St23_Sp_counted_ptr_inplaceI"
+	sharedBase  = "St16_Sp_counted_base"
 	maxTitleLog = 12 // log2 of the bytes after which a demangled name is cut
 )
 

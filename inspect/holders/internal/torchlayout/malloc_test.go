@@ -59,7 +59,7 @@ func readApple(t *testing.T, m *made.Process, f *madeMalloc) *Reader {
 	im := newImage(t, m)
 	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
-	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im)), Apple(f)), heap, nil, madeBlocks{m.Blocks})
+	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im), heap.HeadShift()), Apple(f)), heap, nil, madeBlocks{m.Blocks})
 	require.Empty(t, notes)
 	return r
 }

@@ -67,7 +67,7 @@ func (w *Owners) contains(at uint64) place {
 	}
 	for back := uint64(0); back <= maxInside && back <= at-reg.Start; back += 8 {
 		x := at - back
-		if c := w.t.of(x); c != nil && (w.covers(x, at) || w.covers(x-sharedPtr, at)) {
+		if c := w.t.of(x); c != nil && !w.freed(c, x) && (w.covers(x, at) || w.covers(x-sharedPtr, at)) {
 			return place{what: strings.TrimPrefix(c.title(), "::"), rank: placeObject, base: x}
 		}
 		if back <= maxPyInside && w.t.heap != nil {
@@ -81,6 +81,10 @@ func (w *Owners) contains(at uint64) place {
 	}
 	return place{}
 }
+
+// freed reports whether an object counts its references and has none: memory that was given back keeps most of an object, and the pointers
+// in it lead anywhere.
+func (w *Owners) freed(c *class, object uint64) bool { return c.counted() && !w.t.alive(object) }
 
 // covers reports whether memory from malloc begins at an address and reaches to another: the header of the next piece
 // must be one too.

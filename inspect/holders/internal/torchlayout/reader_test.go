@@ -30,7 +30,7 @@ func readMade(t *testing.T) (*made.Process, *Reader) {
 	im := newImage(t, m)
 	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
-	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im)), GNU), heap, nil, madeBlocks{m.Blocks})
+	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im), heap.HeadShift()), GNU), heap, nil, madeBlocks{m.Blocks})
 	require.Empty(t, notes)
 	return m, r
 }
@@ -166,7 +166,7 @@ func TestMetaBeside(t *testing.T) {
 		}
 	}
 	m.Put(metas[0]+0x28, undefined[0], 0)
-	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil), GNU), r.heap, nil, madeBlocks{m.Blocks})
+	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil, 0), GNU), r.heap, nil, madeBlocks{m.Blocks})
 	require.EqualValues(t, 0x28, again.grad)
 	require.EqualValues(t, 0x30, again.gradFn)
 }
@@ -178,7 +178,7 @@ func TestMetaFreed(t *testing.T) {
 	for _, meta := range r.byRole[roleMeta] {
 		m.Put(meta+0x28, r.byRole[roleUndefined][0], freed)
 	}
-	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil), GNU), r.heap, nil, madeBlocks{m.Blocks})
+	again, _ := NewReader(Find(newImage(t, m), memory.NewLeaves(nil, 0), GNU), r.heap, nil, madeBlocks{m.Blocks})
 	require.EqualValues(t, 0x28, again.grad)
 }
 

@@ -83,7 +83,7 @@ func (n *Objects) roundTrip(objects []uint64, from, to uint64) (slot, cdata uint
 			if p < memory.PageSize {
 				continue
 			}
-			for back := uint64(0x10); back <= 0x20; back += 8 {
+			for back := uint64(0x10); back <= 0x30; back += 8 { // behind the head of a Python object, 0x10 or 0x20
 				if n.im.Word(p+back) == a {
 					votes[pair{at, back}]++
 				}
