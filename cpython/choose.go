@@ -21,6 +21,10 @@ type Other struct {
 	Threads int    // thread states; 0: it was not started, or is not laid out as known
 }
 
+// FollowsSub is the first minor version in which a thread's own state is that of the interpreter that it runs. Then the frames of a
+// sub-interpreter are found, and not those of the interpreter that called it.
+const FollowsSub = 12
+
 // Beside lists for people whose lines are not known: other interpreters that run, and to 3.11 sub-interpreters, whose frames a
 // thread does not name as its own. Empty: no one's.
 func (r *Runtime) Beside(mem process.Memory) string {
@@ -30,9 +34,8 @@ func (r *Runtime) Beside(mem process.Memory) string {
 			out = append(out, fmt.Sprintf("Python %s (%s)", o.Version, path.Base(o.Module)))
 		}
 	}
-	const follows = 12 // the first minor version in which a thread's own state is that of the interpreter it runs
 	switch n := r.Interpreters(mem) - 1; {
-	case r.Version.Minor >= follows || n < 1:
+	case r.Version.Minor >= FollowsSub || n < 1:
 	case n == 1:
 		out = append(out, "a sub-interpreter")
 	default:

@@ -564,6 +564,47 @@ def native_thread():
     PROBE.from_thread(*RECORDER.note_no_python())
 
 
+# ---- sub-interpreters
+
+
+def call_from_sub():
+    """The thread has other variables of its own in a sub-interpreter."""
+    RECORDER.local.shape = "subinterpreters"
+    PROBE.alloc(*note(here()))
+
+
+SUB_CODE = """
+import ctypes
+call = ctypes.cast(%d, ctypes.py_object).value
+def leaf():
+    call()
+def loop():
+    for _ in range(2):
+        leaf()
+loop()
+"""
+
+
+def subinterpreters():
+    script = SUB_CODE % id(call_from_sub)
+    if sys.version_info >= (3, 13):
+        interpreter = _interpreters.create("legacy")
+    else:
+        interpreter = _interpreters.create(isolated=False)
+    _interpreters.run_string(interpreter, script)
+    _interpreters.destroy(interpreter)
+    RECORDER.local.made += 2
+    PROBE.alloc(*note(here()))
+
+
+if sys.version_info >= (3, 12):  # before, the frames of a sub-interpreter are not found
+    try:
+        import _interpreters
+    except ImportError:
+        import _xxsubinterpreters as _interpreters
+    shape(subinterpreters)
+
+
 # ---- compiled modules
 
 

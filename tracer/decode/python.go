@@ -118,8 +118,10 @@ func (t *stackTable) whyMissing(loop *rawFrame) string {
 		return unreadUnknown
 	case loop.region.Path != py.Module:
 		return fmt.Sprintf(unreadOther, path.Base(loop.region.Path))
-	case py.Interpreters(t.memory) > 1:
+	case py.Interpreters(t.memory) > 1 && py.Version.Minor < cpython.FollowsSub:
 		return unreadSub
+	case py.Interpreters(t.memory) > 1:
+		return unreadCaller
 	}
 	return unreadLost
 }

@@ -156,6 +156,7 @@ const (
 	unreadUnknown = "<of an interpreter that is not known>"
 	unreadOther   = "<line not known: another Python ran it, %s>"
 	unreadSub     = "<line not known: a sub-interpreter ran it>"
+	unreadCaller  = "<line not known: another interpreter of the process ran it>" // the one that called a sub-interpreter
 	unreadLost    = "<line not known: no Python frame was found>"
 )
 
