@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"time"
 
@@ -113,23 +112,8 @@ func (l *linuxProcess) clock() uint64 { return bootTime() }
 // freeze implements system.
 func (l *linuxProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyFrozen(l.Process) }
 
-// threadIDs are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
-func (l *linuxProcess) threadIDs() map[uint64]bool {
-	out := map[uint64]bool{}
-	tids, _ := stop.Threads(l.Process)
-	for _, tid := range tids {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.PID, tid))
-		own := uint64(tid)
-		if _, after, ok := strings.Cut(string(b), "\nNSpid:"); ok {
-			line, _, _ := strings.Cut(after, "\n")
-			if f := strings.Fields(line); len(f) > 0 {
-				own, _ = strconv.ParseUint(f[len(f)-1], 10, 64)
-			}
-		}
-		out[own] = true
-	}
-	return out
-}
+// threadIDs implements system.
+func (l *linuxProcess) threadIDs() map[uint64]bool { return stop.OwnThreads(l.Process) }
 
 // asleep implements system.
 func (l *linuxProcess) asleep() asleep {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -249,4 +250,22 @@ func Threads(p *process.Process) ([]int, error) {
 		}
 	}
 	return out, nil
+}
+
+// OwnThreads are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
+func OwnThreads(p *process.Process) map[uint64]bool {
+	out := map[uint64]bool{}
+	tids, _ := Threads(p)
+	for _, tid := range tids {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", p.PID, tid))
+		own := uint64(tid)
+		if _, after, ok := strings.Cut(string(b), "\nNSpid:"); ok {
+			line, _, _ := strings.Cut(after, "\n")
+			if f := strings.Fields(line); len(f) > 0 {
+				own, _ = strconv.ParseUint(f[len(f)-1], 10, 64)
+			}
+		}
+		out[own] = true
+	}
+	return out
 }
