@@ -21,8 +21,8 @@ type Other struct {
 	Threads int    // thread states; 0: it was not started, or is not laid out as known
 }
 
-// FollowsSub is the first minor version in which a thread's own state is that of the interpreter that it runs. Then the frames of a
-// sub-interpreter are found, and not those of the interpreter that called it.
+// FollowsSub is the first minor version in which a thread has the state of the interpreter that it runs. From then on the frames of a
+// sub-interpreter are found, and its caller's are not.
 const FollowsSub = 12
 
 // Beside lists for people whose lines are not known: other interpreters that run, and to 3.11 sub-interpreters, whose frames a

@@ -249,7 +249,8 @@ func (h *Heap) cache(img Image, dst []Ref, object uint64) []Ref {
 		}
 	}
 	seen := map[uint64]bool{}
-	for at := h.word(img, object, lruFirst); at != object && at != 0 && !seen[at] && len(seen) < maxDictEntries; at = h.word(img, at, lruFirst) {
+	next := func(at uint64) uint64 { return h.word(img, at, lruFirst) }
+	for at := next(object); at != object && at != 0 && !seen[at] && len(seen) < maxDictEntries; at = next(at) {
 		seen[at] = true
 		dst = appendOwned(dst, Ref{Target: h.word(img, at, lruResult), Aux: h.word(img, at, lruKey), Kind: RefCached})
 	}

@@ -53,8 +53,8 @@ type Heap struct {
 	typeDicts map[uint64]bool
 }
 
-// FindHeap finds the interpreter of a process, CPython 3.8 to 3.15, from 3.13 on without a GIL too. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
-// of package process. What it finds is to be proved with Prove before it is used.
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.15, from 3.13 on without a GIL too. What it finds is to be proved with
+// Prove before it is used. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and the errors of package process.
 func FindHeap(p *process.Process) (*Heap, error) {
 	found, err := cpython.FindInterpreter(p)
 	if err != nil {
@@ -331,8 +331,8 @@ func (h *Heap) TypeField() uint64 { return h.objects.shift() + objectType }
 // MetaType is the address of the class type, which classes are instances of.
 func (h *Heap) MetaType() uint64 { return h.typeType }
 
-// Unlisted reports that the collector keeps no lists of its objects, so that Collected visits none: a build without a GIL. IsCollected tells
-// such objects from other memory.
+// Unlisted reports that the collector keeps no lists of its objects, so that Collected visits nothing: a build without a GIL.
+// IsCollected finds out whether the collector knows an object.
 func (h *Heap) Unlisted() bool { return h.objects.threaded }
 
 // IsCollected reports whether the collector of a build without a GIL knows the object at an address.
@@ -362,7 +362,7 @@ func gcBits(img Image, object uint64) byte {
 }
 
 // sharedCount is the count of an object in a build without a GIL: the thread that made the object has one part, all others have another.
-// ok is false where references are not counted: to an immortal object, and to functions, modules and classes from the frames that use them.
+// ok is false if references are not counted: an immortal object, or a function, module or class, which frames use uncounted.
 func sharedCount(img Image, object uint64) (n int64, ok bool) {
 	local := word32(img, object+threadedLocal)
 	n = int64(local) + int64(img.Word(object+threadedSharedCount))>>sharedFlags

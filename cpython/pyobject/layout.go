@@ -68,7 +68,7 @@ const (
 	implausibleCount = 1 << 31 // reference counts from here on are not those of an object, but for immortal ones
 )
 
-// The head of an object in a build without a GIL (Include/object.h, struct _object), and what else such a build has in another place. Bytes.
+// The head of an object in a build without a GIL (Include/object.h, struct _object), and other fields that have moved there. Bytes.
 const (
 	threadedShift       = 0x10 // by which the head is longer
 	threadedGCBits      = 0x0b // ob_gc_bits, a byte

@@ -41,7 +41,9 @@ var headerFields = map[string]string{
 }
 
 // rules are the fields that say how to use the others; the live tests prove them.
-var rules = map[string]bool{"collectorInRuntime": true, "values": true, "taggedInt": true, "immortal": true, "stackRefs": true, "threaded": true}
+var rules = map[string]bool{
+	"collectorInRuntime": true, "values": true, "taggedInt": true, "immortal": true, "stackRefs": true, "threaded": true,
+}
 
 // shared are constants that hold for all versions.
 var shared = map[string]uint64{
@@ -96,7 +98,7 @@ var threadedShared = map[string]uint64{
 	"=_PyGC_BITS_DEFERRED": gcDeferred, "=-MANAGED_DICT_OFFSET": threadedDict, "=_Py_IMMORTAL_REFCNT_LOCAL": localImmortal,
 }
 
-// TestObjectLayouts: the rows from 3.13 on are those of the headers that each release installs, with a GIL and without one.
+// TestObjectLayouts: the rows from 3.13 on agree with the headers that each release installs, with a GIL and without one.
 func TestObjectLayouts(t *testing.T) {
 	for i := range 2 * len(objectLayouts) {
 		l := objectLayouts[i/2]
@@ -167,7 +169,8 @@ func runC(t *testing.T, version string, threaded bool, text string) string {
 	if threaded {
 		without = "-DPy_GIL_DISABLED=1"
 	}
-	out, err := exec.Command("gcc", "-w", without, "-I"+headers, "-I"+include, "-I"+filepath.Join(headers, "internal"), source, "-o", program).CombinedOutput()
+	folders := []string{"-I" + headers, "-I" + include, "-I" + filepath.Join(headers, "internal")}
+	out, err := exec.Command("gcc", append(folders, "-w", without, source, "-o", program)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	printed, err := exec.Command(program).Output()
 	require.NoError(t, err)

@@ -7,8 +7,8 @@ import "github.com/gputrace/gputrace/inspect/holders/internal/memory"
 // maxMetaDepth bounds how often classes of classes are looked for.
 const maxMetaDepth = 4
 
-// collected calls visit with the objects that the cycle collector knows. Without a GIL it keeps no lists: its objects are found in memory by
-// the address of their class.
+// collected calls visit with the objects that the cycle collector knows. A collector without lists has them found in memory, by the
+// address of their class.
 func (w *Graph) collected(visit func(object uint64)) {
 	h, im := w.t.Heap(), w.t.Image()
 	if !h.Unlisted() {
