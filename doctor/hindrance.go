@@ -47,7 +47,7 @@ func find(err error, calls []string) *Hindrance {
 	if low := limits.Explain(err); low != nil {
 		return &Hindrance{Says: low.Says, Fixes: fixesOf(low)}
 	}
-	for _, look := range []func(error) *Hindrance{missingProc, missingSys, missingTypes, missingUprobes} {
+	for _, look := range []func(error) *Hindrance{missingProc, sandboxed, missingSys, missingTypes, missingUprobes} {
 		if h := look(err); h != nil {
 			return h
 		}
@@ -83,6 +83,21 @@ func missingProc(error) *Hindrance {
 	return &Hindrance{
 		Says: "/proc is not mounted where gputrace runs: no process can be looked at", Missing: true,
 		Fixes: []Fix{{"host", "mount -t proc proc /proc"}, {"docker", "docker run --pid=host ..."}},
+	}
+}
+
+// sandboxVersion is what gVisor's kernel calls itself (pkg/sentry/syscalls/linux/linux64.go: LinuxRelease and LinuxVersion).
+const sandboxVersion = "4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
+
+// sandboxed reports a gVisor sandbox, whose kernel is a program that loads no other ones.
+func sandboxed(err error) *Hindrance {
+	version, e := os.ReadFile("/proc/version")
+	if err == nil || e != nil || !strings.Contains(string(version), sandboxVersion) {
+		return nil
+	}
+	return &Hindrance{
+		Says: "gputrace runs in a gVisor sandbox, whose kernel has no BPF: run the job and gputrace outside it", Missing: true,
+		Fixes: []Fix{{"docker", "docker run --runtime=runc ..."}, {"kubernetes", "a pod without runtimeClassName: gvisor"}},
 	}
 }
 

@@ -195,6 +195,8 @@ func TestUnsafeVariables(t *testing.T) {
 func TestSurroundings(t *testing.T) {
 	k := startKnown(t)
 	forbid := filepath.Join(env.programs, "forbid")
+	const sandbox = `f=$(mktemp) && echo "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016" >$f &&
+		mount --bind $f /proc/version && rm $f`
 	hidden := func(path string) string { return "mount -t tmpfs none " + path }
 	for name, tt := range map[string]struct {
 		situation string
@@ -208,6 +210,10 @@ func TestSurroundings(t *testing.T) {
 		"size of files": {"ulimit -f 64", nil, 2, `output x: the first 256 KiB of a recording cannot be written: file too large\n  the limit on the size of files is too low \(RLIMIT_FSIZE\)`},
 		"/sys":          {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /sys is not mounted where gputrace runs`},
 		"/proc":         {"", []string{"unshare", "--mount", "sh", "-c", hidden("/proc") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /proc is not mounted where gputrace runs`},
+		"gVisor": {
+			"", []string{"unshare", "--mount", "sh", "-c", sandbox + ` && exec "$@"`, "sh", forbid, "bpf"}, 7,
+			`(?m)^gputrace: gputrace runs in a gVisor sandbox, whose kernel has no BPF`,
+		},
 		"types": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys/kernel/btf") + ` && exec "$@"`, "sh"}, 7,
 			`(?m)^gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container`},
 		"bpf": {"", []string{forbid, "bpf"}, 6, `(?m)^gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n  docker: +docker run --security-opt seccomp=unconfined`},

@@ -96,7 +96,8 @@ func (c *class) is(name string) bool {
 
 // counted reports whether objects of a class count their references behind their table.
 func (c *class) counted() bool {
-	return c.is("N3c1020intrusive_ptr_targetE") || slices.ContainsFunc(c.bases, func(b string) bool { return strings.HasPrefix(b, sharedBase) })
+	shared := func(base string) bool { return strings.HasPrefix(base, sharedBase) }
+	return c.is("N3c1020intrusive_ptr_targetE") || slices.ContainsFunc(c.bases, shared)
 }
 
 // title is the name for people, with its namespaces. An object that std::make_shared made has the class of its count: the
