@@ -77,7 +77,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 		from, _, ok := table.Span(step)
 		return from, ok
 	}
-	course := answer.NewFollower(table, c.attached, c.end)
+	course := answer.NewFollower(table, max(c.attached, s.Trace.First()), c.end)
 	follow := &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { course.See(e) }}
 	if in.Leaks, err = s.leaksWith(append(pending, follow)...); err != nil {
 		return nil, err

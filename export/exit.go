@@ -25,7 +25,7 @@ func (s *Source) early() *ending { return s.ending(&steps.Table{}) }
 
 func (s *Source) ending(table *steps.Table) *ending {
 	c := clockOf(s)
-	return &ending{s.programEnded(), answer.NewFollower(table, c.attached, c.end)}
+	return &ending{s.programEnded(), answer.NewFollower(table, max(c.attached, s.Trace.First()), c.end)}
 }
 
 func (e *ending) visitor() *view.Visitor {

@@ -19,7 +19,7 @@ type State struct {
 	Clock     uint64         // the same moment on the clock of the events, CLOCK_BOOTTIME nanoseconds
 	Processes []ProcessState // processes that have not ended, by rank, then in the order in which they were found
 	Lost      uint64         // lost events of all processes
-	Over      bool           // the recordings are over, and the figures are those of their end: holders may still be read
+	Over      bool           // the recordings are over, and the figures no longer change: holders may still be read
 }
 
 // ProcessState is one process of a State.

@@ -75,11 +75,13 @@ const (
 // rules are the patterns. A specific rule comes before a general one that would also apply.
 var rules = []Rule{
 	{longer, func(e *Evidence) bool { return e.torch() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
-	{"outside", isOutside, constant("PyTorch's allocator knows nothing of this memory: it stays until the program frees it, as with cudaFree")},
+	{"outside", isOutside, constant("PyTorch's allocator knows nothing of this memory: it stays until the program frees it, as with " +
+		"cudaFree")},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
 	{"autocast", isAutocast, constant("autocast keeps its copy of every weight until the outermost context ends: leave the context after each step")},
 	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
-	{"ctx", isContext, says("%s keeps an output of its function in a cycle: use ctx.save_for_backward() in place of it", contextAttribute)},
+	{"ctx", isContext, says("%s stays because its ctx keeps an output of the function, a cycle: hand tensors to "+
+		"ctx.save_for_backward()", contextAttribute)},
 	{"cycle", isGarbage, sayCycle},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
@@ -156,7 +158,8 @@ func sayGrew(e *Evidence) string {
 	if e.Grew.Keys {
 		of = "keys"
 	}
-	return fmt.Sprintf("%s grew from %d to %d %s: delete what is no longer needed, or keep it on the CPU", short(e.Grew.Container), e.Grew.From, e.Grew.To, of)
+	return fmt.Sprintf("%s grew from %d to %d %s: delete what is no longer needed, or keep it on the CPU", short(e.Grew.Container),
+		e.Grew.From, e.Grew.To, of)
 }
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }

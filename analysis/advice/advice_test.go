@@ -56,7 +56,7 @@ var proofs = map[string]struct {
 	},
 	"ctx": {
 		is:   Evidence{Holder: "C++ KeepsOutputBackward ctx.y"},
-		says: "ctx.y keeps an output of its function in a cycle: use ctx.save_for_backward()",
+		says: "ctx.y stays because its ctx keeps an output of the function, a cycle",
 		not: map[string]Evidence{
 			"a saved tensor":      {Holder: "C++ KeepsOutputBackward …"},
 			"a variable leads to": {Holder: "losses[0].ctx.y"},
@@ -175,7 +175,8 @@ var proofs = map[string]struct {
 		not:  map[string]Evidence{"an attribute of that name": {Holder: "losses[0..99].grad"}},
 	},
 	"container": {
-		is:   Evidence{Holder: "main() local sessions[216 keys].cache[0..4]", Grew: varpath.Growth{Container: "sessions", From: 144, To: 216, Keys: true}},
+		is: Evidence{Holder: "main() local sessions[216 keys].cache[0..4]", Grew: varpath.Growth{Container: "sessions", From: 144, To: 216,
+			Keys: true}},
 		says: "sessions grew from 144 to 216 keys: delete what is no longer needed",
 		not: map[string]Evidence{
 			"one reading": {Holder: "main() local sessions[216 keys].cache[0..4]"},

@@ -145,8 +145,9 @@ func TestCourseOfSteps(t *testing.T) {
 		f.See(&j.Events[i])
 	}
 	require.Less(t, end, freed)
-	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20}, f.Course(false))
-	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20, Exit: freed}, f.Course(true))
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20, Streams: 1}, f.Course(false))
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20, Exit: freed, Streams: 1},
+		f.Course(true))
 	require.Equal(t, []level{{3 << 20, 7 << 20}, {3 << 20, 7 << 20}}, f.levels[:2], "each step begins where the last one ended")
 	require.Len(t, f.levels, table.Count(), "what comes before the first step is none")
 	quiet := NewFollower(table, freed-1, freed+3e9)

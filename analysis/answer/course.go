@@ -22,6 +22,10 @@ type Course struct {
 	Exit uint64
 	// Quiet is for how long nothing had been allocated or freed when the recording ended, nanoseconds.
 	Quiet uint64
+	// Reserved is what the allocators had reserved after the first event, before the later half of the time, and after the last event.
+	Reserved struct{ First, Half, Last uint64 }
+	// Streams is the number of streams for which something was allocated.
+	Streams int
 }
 
 // level is the minimum and the maximum of a step.
@@ -32,18 +36,28 @@ type moment struct{ time, bytes uint64 }
 
 // Follower follows the totals of a trace, in a replay that is shared with others.
 type Follower struct {
-	table  *steps.Table
-	sums   view.Reported
-	first  uint64
-	began  bool // first is set
-	step   int
-	now    level
-	levels []level
-	end    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
-	half   uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
-	late   uint64
-	last   moment   // after the last allocation
-	tail   []moment // after the frees that follow it
+	table    *steps.Table
+	sums     view.Reported
+	first    uint64
+	began    bool // first is set
+	step     int
+	now      level
+	levels   []level
+	end      uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
+	half     uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
+	late     uint64
+	reserved map[allocatorKey]uint64
+	sum      uint64 // of reserved
+	course   Course // Reserved
+	streams  map[uint64]bool
+	last     moment   // after the last allocation
+	tail     []moment // after the frees that follow it
+}
+
+// allocatorKey identifies a caching allocator.
+type allocatorKey struct {
+	pid    uint32
+	device event.Device
 }
 
 // NewFollower returns a follower that has seen no event, for a recording from start to end, CLOCK_BOOTTIME nanoseconds.
@@ -53,7 +67,7 @@ func NewFollower(table *steps.Table, start, end uint64) *Follower {
 
 // Course returns the course after all events. ended: the recording ended with the program.
 func (f *Follower) Course(ended bool) *Course {
-	out := &Course{First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
+	out := &Course{Reserved: f.course.Reserved, Streams: len(f.streams), First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
 		lows := make([]uint64, len(late))
@@ -79,6 +93,7 @@ func (f *Follower) See(e *event.Event) {
 	if _, ok := f.sums.See(e); !ok {
 		return
 	}
+	f.seeReserved(e)
 	if step := f.table.At(e.Time); step != f.step {
 		if f.step > 0 {
 			f.levels = append(f.levels, f.now)
@@ -98,6 +113,30 @@ func (f *Follower) See(e *event.Event) {
 	} else {
 		f.tail = append(f.tail, moment{e.Time, sum})
 	}
+}
+
+// seeReserved follows the reserved memory, and the streams.
+func (f *Follower) seeReserved(e *event.Event) {
+	if f.reserved == nil {
+		f.reserved, f.streams = map[allocatorKey]uint64{}, map[uint64]bool{}
+	}
+	if e.Kind == event.KindAlloc && e.Stream != event.Unknown {
+		f.streams[e.Stream] = true
+	}
+	if e.Reserved == event.Unknown {
+		return
+	}
+	k := allocatorKey{e.PID, e.Device}
+	f.sum += e.Reserved - f.reserved[k]
+	f.reserved[k] = e.Reserved
+	r := &f.course.Reserved
+	if r.First == 0 {
+		r.First = f.sum
+	}
+	if e.Time < f.half {
+		r.Half = f.sum
+	}
+	r.Last = f.sum
 }
 
 // lastTime returns the time of the last event.

@@ -314,7 +314,7 @@ func (g *grouping) finish(m *group) Row {
 		}
 	}
 	r.Lines = view.GroupRows(m.members, view.ByLine)
-	if m.Finding != nil { // the line says more than that it is older, and that of the headline comes first
+	if m.Finding != nil { // the line says more than its age, and the headline's comes first
 		slices.SortStableFunc(r.Lines, func(x, y view.Row) int { return cmp.Compare(lineRank(&x, head), lineRank(&y, head)) })
 	}
 	for i := range r.Lines {

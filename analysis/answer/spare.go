@@ -40,6 +40,9 @@ type Cached struct {
 	Reserved uint64
 	Used     uint64 // maximum in use in the later half
 	Largest  uint64 // largest free piece at the end; event.Unknown
+	// From is Reserved at the beginning, if it rose to the end of the recording; 0: it did not.
+	From    uint64
+	Streams int // number of streams for which something was allocated
 }
 
 // Waiting is memory that the program freed and another stream's work still uses.
@@ -65,6 +68,7 @@ func (a *Answer) spare(in *Input) {
 	}
 	if in.Course != nil {
 		a.Cached = cached(a, in.Course.Late, in.Spare.Torch)
+		a.Cached.follow(in.Course)
 	}
 	var pending, reserved uint64
 	for i := range in.Spare.Torch {
@@ -100,6 +104,20 @@ func cached(a *Answer, late uint64, torch []figures.TorchMemory) *Cached {
 		c.Largest = largest
 	}
 	return c
+}
+
+// risenBy: reserved memory rises if each half of the recording added one part in this number.
+const risenBy = 20
+
+// follow notes whether the reserved memory rose in both halves of the recording.
+func (c *Cached) follow(course *Course) {
+	if c == nil {
+		return
+	}
+	c.Streams = course.Streams
+	if r := course.Reserved; r.Half > r.First+r.First/risenBy && r.Last > r.Half+r.Half/risenBy && r.Last >= r.First+leastSpare {
+		c.From = r.First
+	}
 }
 
 // retried counts the requests that were first refused, and compares the steps with one to the others.

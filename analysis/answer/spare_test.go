@@ -24,14 +24,17 @@ func TestCached(t *testing.T) {
 		torch          []figures.TorchMemory
 		want           *Cached
 	}{
-		"most of it":              {5000, 1300, torch(5000, 256), &Cached{3700 * mib, 5000 * mib, 1300 * mib, 256 * mib}},
-		"a quarter":               {400, 300, torch(400, 1), &Cached{100 * mib, 400 * mib, 300 * mib, mib}},
-		"less than a quarter":     {400, 301, torch(400, 1), nil},
-		"little":                  {80, 17, torch(80, 1), nil},
-		"the step needs it":       {5000, 4900, torch(5000, 4000), nil},
-		"read at another moment":  {5000, 1300, torch(4000, 256), &Cached{3700 * mib, 5000 * mib, 1300 * mib, event.Unknown}},
-		"an older recording":      {5000, 1300, torch(5000, 0), &Cached{3700 * mib, 5000 * mib, 1300 * mib, event.Unknown}},
-		"no state":                {5000, 1300, nil, &Cached{3700 * mib, 5000 * mib, 1300 * mib, event.Unknown}},
+		"most of it": {5000, 1300, torch(5000, 256), &Cached{Bytes: 3700 * mib, Reserved: 5000 * mib, Used: 1300 * mib,
+			Largest: 256 * mib}},
+		"a quarter":           {400, 300, torch(400, 1), &Cached{Bytes: 100 * mib, Reserved: 400 * mib, Used: 300 * mib, Largest: mib}},
+		"less than a quarter": {400, 301, torch(400, 1), nil},
+		"little":              {80, 17, torch(80, 1), nil},
+		"the step needs it":   {5000, 4900, torch(5000, 4000), nil},
+		"read at another moment": {5000, 1300, torch(4000, 256), &Cached{Bytes: 3700 * mib, Reserved: 5000 * mib, Used: 1300 * mib,
+			Largest: event.Unknown}},
+		"an older recording": {5000, 1300, torch(5000, 0), &Cached{Bytes: 3700 * mib, Reserved: 5000 * mib, Used: 1300 * mib,
+			Largest: event.Unknown}},
+		"no state":                {5000, 1300, nil, &Cached{Bytes: 3700 * mib, Reserved: 5000 * mib, Used: 1300 * mib, Largest: event.Unknown}},
 		"nothing was allocated":   {5000, 0, torch(5000, 256), nil},
 		"more in use than before": {1000, 1300, torch(1000, 256), nil},
 	} {
@@ -45,6 +48,46 @@ func TestCached(t *testing.T) {
 	failed := &Answer{Reserved: 5000 * mib, Case: &oom.Case{}}
 	failed.spare(&Input{Course: &Course{Late: 1300 * mib}, Spare: SpareInput{Torch: torch(5000, 256)}})
 	require.Nil(t, failed.Cached, "the case says it")
+}
+
+// TestReservedRises: reserved memory goes on rising if it rose in both halves of the recording, by enough.
+func TestReservedRises(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, half, last, want uint64
+	}{
+		"in both halves":   {90, 220, 400, 90},
+		"a warm-up":        {90, 400, 400, 0},
+		"a late load":      {90, 90, 400, 0},
+		"by little":        {600, 625, 700, 0},
+		"few bytes":        {10, 30, 73, 0},
+		"it was not known": {0, 0, 0, 0},
+	} {
+		course := &Course{Late: mib, Streams: 7}
+		course.Reserved.First, course.Reserved.Half, course.Reserved.Last = c.first*mib, c.half*mib, c.last*mib
+		a := &Answer{Reserved: 400 * mib}
+		a.spare(&Input{Course: course})
+		require.Equal(t, c.want*mib, a.Cached.From, name)
+		require.Equal(t, 7, a.Cached.Streams)
+	}
+}
+
+// TestFollowReserved: the sum of the allocators, at three moments, and the streams for which something was allocated.
+func TestFollowReserved(t *testing.T) {
+	f := NewFollower(&steps.Table{}, 0, 10)
+	see := func(time uint64, device int8, reserved, stream uint64, kind event.Kind) {
+		f.See(&event.Event{
+			Time: time, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA, Index: device}, Reserved: reserved,
+			Stream: stream,
+		})
+	}
+	see(1, 0, 100, 0, event.KindAlloc)
+	see(2, 1, 50, 7, event.KindAlloc)
+	see(4, 0, 120, 9, event.KindFree)
+	see(6, 0, event.Unknown, event.Unknown, event.KindAlloc)
+	see(9, 1, 500, 7, event.KindAlloc)
+	c := f.Course(false)
+	require.Equal(t, []uint64{100, 170, 620}, []uint64{c.Reserved.First, c.Reserved.Half, c.Reserved.Last})
+	require.Equal(t, 2, c.Streams)
 }
 
 func TestWaiting(t *testing.T) {

@@ -77,7 +77,8 @@ func spanText(templates []template, of []int, n int) string {
 
 func countOf(n int) string { return fmt.Sprintf("%d keys", n) }
 
-// numberSpan is the first and the last number. Where some between them are missing, it is all of them if they are few, else their number too.
+// numberSpan is the first and the last number. Where some between them are missing, it is all of them if they are
+// few, else their number too.
 func numberSpan(all []placeholder) string {
 	slices.SortFunc(all, func(x, y placeholder) int { return cmp.Compare(x.number, y.number) })
 	low, high := all[0].number, all[len(all)-1].number

@@ -26,7 +26,8 @@ type proof struct {
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
-		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd, Longer: f.Blocks == 0 && f.Requested > 0,
+		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
+		Longer: f.Blocks == 0 && f.Requested > 0,
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks

@@ -296,6 +296,9 @@ func (f *follower) setHoldings(c *Case, h *heap.Heap) {
 		if category == phases.NoCategory && c.State > 0 && f.isOptimizers(c, &b) {
 			category = phases.OptimizerState
 		}
+		if f.signsOf(b.Stack).Has(advice.CachedCast) {
+			c.Casts += b.Size
+		}
 		count := heap.CountOf(b.Size, b.Requested)
 		sums[category] = sums[category].Plus(count)
 		key := holdingKey{f.in.Trace.SiteName(&b), category}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -34,6 +35,7 @@ type Growth struct {
 	Held   uint64 // bytes held by Holder
 	Places int    // number of different stacks
 	Phase  phases.Phase
+	Signs  advice.Signs // of its stacks
 	heap.Count
 }
 
@@ -135,6 +137,7 @@ func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 		if !places[b.Stack] {
 			places[b.Stack] = true
 			g.Places++
+			g.Signs |= f.signsOf(b.Stack)
 		}
 	}
 	var rows []Growth

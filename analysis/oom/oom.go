@@ -142,6 +142,7 @@ type Case struct {
 	Ended     Leftover    // state of an optimizer of an earlier phase
 	Loaded    Leftover    // loaded in addition to the parameters
 	Elsewhere []DeviceUse // the other devices of the process
+	Casts     uint64      // bytes of copies of weights that autocast keeps
 	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step
 
 	Grown   Growth    // within the failing step; Site is empty: no line stands out

@@ -15,7 +15,7 @@ type Departure struct {
 // Ladder counts requests of one line each of which was larger than the one before by the same number of bytes: a tensor is replaced
 // by a longer one again and again.
 type Ladder struct {
-	Count int    // with the one that failed; 0: there is none
+	Count int    // with the one that failed; 0: no ladder
 	More  uint64 // bytes by which each is larger
 }
 
@@ -139,7 +139,7 @@ func (r *requests) atFailure(site string, size uint64, step int) (d Departure, l
 	return d, l
 }
 
-// requestBytes is the requested bytes of an allocation, or those of its block where they are not known.
+// requestBytes is the requested bytes of an allocation, or its block's where they are not known.
 func requestBytes(e *event.Event) uint64 {
 	if e.Requested != event.Unknown {
 		return e.Requested
@@ -147,7 +147,7 @@ func requestBytes(e *event.Event) uint64 {
 	return e.Size
 }
 
-// setRequests compares the requests of the failing step, and those of the line that failed, with the ones before.
+// setRequests compares the requests of the failing step and of the failing line with the ones before.
 func (f *follower) setRequests(c *Case) {
 	t := f.totals[accountKey{c.PID, c.Device}]
 	if t == nil {

@@ -61,8 +61,19 @@ func cached(c *answer.Cached) string {
 	if c.Largest != event.Unknown {
 		text += fmt.Sprintf(" (largest piece %s)", table.Bytes(c.Largest))
 	}
+	switch {
+	case c.From > 0 && c.Streams >= manyStreams:
+		return text + fmt.Sprintf(". What is reserved rose from %s to %s and goes on: %d streams were used, and what is freed on one is "+
+			"used on no other; use few streams, again and again",
+			table.Bytes(c.From), table.Bytes(c.Reserved), c.Streams)
+	case c.From > 0:
+		text += fmt.Sprintf(". What is reserved rose from %s to %s and goes on", table.Bytes(c.From), table.Bytes(c.Reserved))
+	}
 	return text + ": gputrace whatif compares settings of the allocator"
 }
+
+// manyStreams are more streams than a program has for its own work, its copies and its communication.
+const manyStreams = 5
 
 func retried(r *answer.Retried) string {
 	text := table.Were(r.Count, "request") + " refused and recovered: PyTorch returned its cache to the driver and asked again"

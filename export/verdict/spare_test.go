@@ -40,3 +40,14 @@ func TestSpare(t *testing.T) {
 	require.Equal(t, "1.0 GiB of 2.0 GiB reserved is free, even at the latest peak of 1.0 GiB: gputrace whatif compares settings of the allocator", Spare(a)[0].Text)
 	require.Equal(t, "1 request was refused and recovered: PyTorch returned its cache to the driver and asked again", Spare(a)[1].Text)
 }
+
+// TestReservedRises: what is reserved has its course, and the streams where there are many.
+func TestReservedRises(t *testing.T) {
+	const gib = 1 << 30
+	c := &answer.Cached{Bytes: gib, Reserved: 2 * gib, Used: gib, Largest: event.Unknown, Streams: manyStreams}
+	require.NotContains(t, cached(c), "rose")
+	c.From = gib / 2
+	require.Contains(t, cached(c), "rose from 512.0 MiB to 2.0 GiB and goes on: 5 streams were used")
+	c.Streams--
+	require.Contains(t, cached(c), "rose from 512.0 MiB to 2.0 GiB and goes on: gputrace whatif")
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -21,7 +22,7 @@ import (
 
 // Text returns, in a sentence or two, why a request failed: the decision, and what else would have been enough.
 func Text(c *oom.Case) string {
-	return causeText(c) + leftText(c) + elsewhereText(c) + spareText(c) + alsoText(c)
+	return causeText(c) + leftText(c) + elsewhereText(c) + castsText(c) + spareText(c) + alsoText(c)
 }
 
 func causeText(c *oom.Case) string {
@@ -138,6 +139,7 @@ func elsewhereText(c *oom.Case) (out string) {
 const (
 	spareShare   = 4
 	pendingShare = 10
+	castsShare   = 20
 	leastSpare   = 64 << 20
 )
 
@@ -299,7 +301,8 @@ func limitText(c *oom.Case, asked string) string {
 	if c.Device.Type.MPS() {
 		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, table.Bytes(c.OnMPS()), watermarkText(c))
 	}
-	text := fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s (set_per_process_memory_fraction)", asked, table.Bytes(c.Torch.Reserved), limit)
+	text := fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s (set_per_process_memory_fraction)", asked,
+		table.Bytes(c.Torch.Reserved), limit)
 	if c.Total != event.Unknown && c.Total > c.Limit {
 		text += " of the device's " + table.Bytes(c.Total)
 	}
@@ -369,9 +372,10 @@ func departsText(c *oom.Case) string {
 	case d.Bytes == 0:
 		return ""
 	case d.Site == c.Site && d.Bytes == c.Requested:
-		return fmt.Sprintf("; in the steps before it asked for at most %s", table.Bytes(d.Usual))
+		return fmt.Sprintf(". In the steps before, this line asked for at most %s", table.Bytes(d.Usual))
 	}
-	return fmt.Sprintf(". This step first differs from those before at %s: %s, there at most %s", line(d.Site), table.Bytes(d.Bytes), table.Bytes(d.Usual))
+	return fmt.Sprintf(". This step first differs from those before at %s: %s, there at most %s", line(d.Site), table.Bytes(d.Bytes),
+		table.Bytes(d.Usual))
 }
 
 // ladderText describes requests each of which was larger than the one before by the same number of bytes.
@@ -379,7 +383,8 @@ func ladderText(c *oom.Case) string {
 	if c.Ladder.Count == 0 {
 		return ""
 	}
-	return fmt.Sprintf(". Each of its last %d requests was %s larger than the one before: a tensor that grows is copied whole each time; keep its parts in a list, on the CPU if they are many",
+	return fmt.Sprintf(". Each of its last %d requests was %s larger than the one before: a tensor that grows is copied whole each "+
+		"time; keep its parts in a list, on the CPU if they are many",
 		c.Ladder.Count, table.Bytes(c.Ladder.More))
 }
 
@@ -387,9 +392,28 @@ func ladderText(c *oom.Case) string {
 func loadingText(c *oom.Case, asked string) string {
 	what := "full, filled by one line"
 	if c.Fill.Phase == phases.Setup {
-		what = "full while the model is loaded"
+		what = "full"
+		if c.Phase == phases.Setup || c.Phase == phases.Other {
+			what = "full while the model is loaded"
+		}
 	}
-	return fmt.Sprintf("%s: %s with %s; %s. %s%s", what, asked, allocatedText(c), roomText(c), fillText(c), ladderText(c))
+	return fmt.Sprintf("%s: %s with %s; %s. %s%s%s", what, asked, allocatedText(c), roomText(c), fillText(c), mappedText(c), ladderText(c))
+}
+
+// mappedText says that torch.load has put what fills the device there.
+func mappedText(c *oom.Case) string {
+	if !c.Fill.Signs.Has(advice.Load) {
+		return ""
+	}
+	return `. torch.load put it on the device: with map_location="cpu" it would not be there`
+}
+
+// castsText describes the copies of weights that autocast keeps, if they are many.
+func castsText(c *oom.Case) string {
+	if c.Casts < leastSpare || c.Casts < c.Torch.Allocated/castsShare {
+		return ""
+	}
+	return fmt.Sprintf(". Autocast keeps %s, its copies of weights, until the outermost autocast context ends", table.Bytes(c.Casts))
 }
 
 // fillText describes what a line has allocated on the device.

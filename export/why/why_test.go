@@ -101,6 +101,20 @@ func requireText(t *testing.T, want string, change func(c *oom.Case)) {
 // TestCauses: what a sentence says of the causes.
 func TestCauses(t *testing.T) {
 	for want, change := range map[string]func(c *oom.Case){
+		"This step first differs from those before at train.py:5 batch: 31.0 KiB, there at most 960 B. Each of its last 30 requests was " +
+			"8.0 MiB larger than the one before: a tensor that grows is copied whole each time; keep its parts in a list, on the CPU if they " +
+			"are many": func(c *oom.Case) {
+			c.Larger, c.Departs, c.Ladder = true, oom.Departure{Site: "train.py:5 batch", Bytes: 31 << 10, Usual: 960}, oom.Ladder{Count: 30,
+				More: 8 * oomMiB}
+			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
+		},
+		"512.0 MiB of the device was free. In the steps before, this line asked for at most 96.0 MiB": func(c *oom.Case) {
+			c.Larger, c.Departs = true, oom.Departure{Site: c.Site, Bytes: c.Requested, Usual: 96 * oomMiB}
+			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
+		},
+		"The steps before peaked at 2.0 GiB. Autocast keeps 2.0 GiB, its copies of weights, until the outermost autocast context ends": func(c *oom.Case) {
+			c.Casts = 2 * oomGiB
+		},
 		"it had grown to 20.0 GiB by then, of 22.0 GiB allocated. It would also have fitted without the program's own limit, which leaves 9.0 GiB unused, or without 3.0 GiB of fragmentation": func(c *oom.Case) {
 			c.Decision, c.Findings = oom.Leak, oomFinding(20*oomGiB)
 			c.Also = []oom.Decision{oom.Limit, oom.Fragmentation}

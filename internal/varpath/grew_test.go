@@ -33,7 +33,8 @@ func TestGrew(t *testing.T) {
 	}
 	for _, c := range [][2]string{
 		{"kept[0..9]", "other[0..19]"}, {"kept[0..99]", "kept[0..103]"}, {"kept[0..9]", "kept[0..10]"}, {"a…kept[0..9]", "a…kept[0..99]"},
-		{"net.*[0..3]", "net.*[0..9]"}, {"kept", "kept"}, {"", ""}, {"kept['x'..'zz']", "kept[9 keys]"}, {"[0..3]", "[0..9]"}, {"kept[9..1]", "kept[0..9]"},
+		{"net.*[0..3]", "net.*[0..9]"}, {"kept", "kept"}, {"", ""}, {"kept['x'..'zz']", "kept[9 keys]"}, {"[0..3]", "[0..9]"}, {"kept[9..1]",
+			"kept[0..9]"},
 	} {
 		_, ok := Grew(c[0], c[1])
 		require.False(t, ok, c[1])

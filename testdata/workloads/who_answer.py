@@ -279,7 +279,7 @@ def cell(value, _):
 
 
 def attributes(value, step):
-    if isinstance(value, threading.local):  # its __dict__ is that of the thread that asks
+    if isinstance(value, threading.local):  # its __dict__ belongs to the thread that asks
         return referred(value, step)
     return value.__dict__
 
