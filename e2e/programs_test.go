@@ -36,29 +36,39 @@ var growths = map[string]growth{
 	"attribution_models":    {157286.4, nil, "module.", []string{"models", "input", "output"}},
 	"averaged_loss":         {296960, nil, "", []string{"loss_average", ".detach()"}},
 	"chat_sessions":         {2097152, nil, "self.cache = ", []string{"server.sessions"}},
+	"chat_server":           {1572864, nil, "return k.reshape(", []string{"SESSIONS", "layers"}},
 	"class_history":         {65536, nil, "summary = ", []string{"Recorded.history"}},
+	"dp_hooks":              {655360, nil, "score = model(x)", []string{"model[0, 2, 4].activations"}},
+	"failed_requests":       {229376, nil, "hidden = ", []string{"w…error.__traceback__", "str(error)"}},
 	"federated_rounds":      {223257.6, []float64{1, 4, 5, 20}, "update = ", []string{"history"}},
 	"gan_snapshots":         {656179.2, nil, "copy.deepcopy(self.generator)", []string{"snapshots"}},
 	"gradcam_instances":     {2097152, nil, "", []string{"activations", "gradients"}},
 	"gradient_history":      {262144, nil, "energy = ", []string{"create_graph=True"}},
+	"hyperopt_graph":        {4640848, []float64{1. / 3, 1}, "", []string{"an autograd graph", "create_graph=True"}},
 	"instruct_session":      {65536, []float64{1, 4}, "torch.cat(", []string{"session", "past_key_values"}},
 	"kept_exceptions":       {78643.2, []float64{1.25}, "", []string{"failures"}},
+	"mcts_cycles":           {3407872, nil, "planes = torch.roll(", []string{"garbage Node.planes", "gc.collect()"}},
 	"neighbour_table":       {81920, nil, "", []string{"sampler", "features"}},
 	"parameter_search":      {217093.333, nil, "", []string{"trials"}},
 	"pending_tasks":         {131072, nil, "response = ", []string{"response"}},
 	"pose_validation":       {101760, nil, "vertices = ", []string{"evaluator.val"}},
 	"preference_metrics":    {532736, nil, "logps = ", []string{"_stored_metrics['train']['nll_loss']", ".detach()"}},
+	"prefetch_replay":       {3276.8, nil, "err = (q - target)", []string{"critic.surprises"}},
 	"prompt_pipeline":       {307200, nil, "image = ", []string{"seen"}},
 	"psnr_with_graph":       {786432, nil, "difference = prediction - target", []string{"sum_squared_error"}},
+	"raw_workspace":         {1048576, nil, "ctypes.byref(values)", []string{"cudaFree"}},
 	"resized_vocabulary":    {10485.76, nil, "", []string{"words"}},
 	"retrieval_cache":       {294912, []float64{1. / 3, 1}, "return encoder(", []string{"embed", "maxsize"}},
 	"rollout_buffer":        {65536, nil, "hidden = ", []string{"buffer.fields['hidden']"}},
+	"sae_codes":             {2097152, nil, "z = torch.relu(", []string{"logs['z']", ".clone()"}},
 	"sampler_gallery":       {2621440, []float64{.1, 1}, "latents = latents - ", []string{"gallery"}},
 	"scheduled_trials":      {2519040, nil, "", []string{"gc.collect()"}},
 	"session_server":        {524288, nil, "hidden = ", []string{"state.sessions"}},
+	"sfm_outputs":           {782344, nil, "", []string{"outputs", ".detach()"}},
 	"stateful_reader":       {1581056, nil, "self.hidden = ", []string{"reader.hidden", ".detach()"}},
 	"stored_outputs":        {262148, nil, "output = self.layer(", []string{"loop.outputs"}},
 	"stored_prompt_cache":   {524288, []float64{1. / 16, 1}, "[layer] = ", []string{"store"}},
+	"task_optimizers":       {954790.4, nil, "opt.step()", []string{"schedulers", "optimizer.state"}},
 	"tenant_adapters":       {39321.6, nil, "", []string{"tenants"}},
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
 	"transcription_threads": {1179648, []float64{1. / 6, 1}, "self.states.append(", []string{"states"}},
@@ -73,16 +83,23 @@ type ending struct {
 
 var failures = map[string]ending{
 	"batch_size_finder":     {[]string{"STANDIN_GPU_MEM=1300MiB"}, []string{"batch_size_finder.py:", "optimizer"}},
+	"crashed_run":           {[]string{"STANDIN_GPU_MEM=2304MiB", "STANDIN_SHM=SHM"}, []string{"why other processes: ", "900.0 MiB"}},
 	"crowded_image":         {[]string{"STANDIN_GPU_MEM=2GiB"}, []string{"in a step that needs", "crowded_image.py:", "1.2 GiB"}},
 	"distilled_share":       {[]string{"STANDIN_GPU_MEM=4GiB"}, []string{"the program's own limit", "distilled_share.py:"}},
 	"doubled_loading":       {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"doubled_loading.py:", "192.0 MiB", `map_location="cpu"`}},
+	"eval_gather":           {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"eval_gather.py:", "torch.cat(", "was 8.0 MiB larger"}},
 	"evaluation_meter":      {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"evaluation_meter.py:", "meter.predictions"}},
 	"face_candidates":       {[]string{"STANDIN_GPU_MEM=1500MiB"}, []string{"in a step that needs", "face_candidates.py:", "2.4 GiB"}},
 	"forward_store":         {[]string{"STANDIN_GPU_MEM=760MiB"}, []string{"in a step that needs", "forward_store.py:"}},
+	"frag_detect":           {[]string{"STANDIN_GPU_MEM=1536MiB"}, []string{"why fragmentation: frag_detect.py:", "260.0 MiB", "self.done"}},
 	"gathered_logits":       {[]string{"STANDIN_GPU_MEM=2GiB", "STANDIN_GPUS=2"}, []string{"gathered_logits.py:", "cuda:1"}},
+	"many_boxes":            {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"in a step that needs", "many_boxes.py:", "first differs"}},
 	"resumed_training":      {[]string{"STANDIN_GPU_MEM=994MiB"}, []string{"resumed_training.py:", "72.0 MiB", `map_location="cpu"`}},
+	"rollout_val":           {[]string{"STANDIN_GPU_MEM=1100MiB"}, []string{"rollout_val.py:", "evaluation", "torch.no_grad()"}},
+	"shared_gpu_limit":      {[]string{"STANDIN_GPU_MEM=3GiB"}, []string{"the program's own limit: ", "921.6 MiB (set_per_process_memory"}},
 	"slide_results":         {[]string{"STANDIN_GPU_MEM=800MiB"}, []string{"a leak", "slide_results.py:", "images = "}},
 	"validation_with_graph": {[]string{"STANDIN_GPU_MEM=1000MiB"}, []string{"in a step that needs", "validation_with_graph.py:", "evaluation"}},
+	"world_cache":           {[]string{"STANDIN_GPU_MEM=1700MiB"}, []string{"world_cache.py:", "optimizer state", "512.0 MiB", "448.0 MiB"}},
 }
 
 // steadies are programs that are steady, and what the first screen owes them.
@@ -91,9 +108,39 @@ var steadies = map[string][]string{
 	"ema_checkpoints":     {"gc.collect()"},
 	"hook_closure_models": {"gc.collect()"},
 	"handler_batches":     {"CACHED", "631.2 MiB of 644.0 MiB"},
+	"asr_sorted":          nil,
+	"best_ckpt":           nil,
 	"bucketed_lengths":    nil,
 	"snapshot_ensemble":   nil,
+	"tile_cache":          nil,
 }
+
+// twinless are programs without a twin that six seconds can call steady, and why.
+var twinless = map[string]string{
+	"asr_sorted":       "it is healthy itself",
+	"best_ckpt":        "it is healthy itself",
+	"sfm_outputs":      "its twin keeps two numbers a step until the epoch ends",
+	"shared_gpu_limit": "a step of its twin takes 3 seconds",
+	"tile_cache":       "it is healthy itself",
+}
+
+// filled are programs that fill a cache, queue or warm-up, and the step after which they have.
+var filled = map[string]int{
+	"asr_sorted":        110,
+	"best_ckpt":         110,
+	"prefetch_replay":   130,
+	"snapshot_ensemble": 160,
+	"tile_cache":        220,
+}
+
+// stepParts: a step of these programs is several steps of gputrace, now more and now fewer. The least and the greatest part that one is.
+var stepParts = map[string][2]float64{"chat_server": {1. / 3, 1. / 2}}
+
+// outside are programs whose memory PyTorch's counters do not have.
+var outside = []string{"raw_workspace"}
+
+// titles are the first screens that do not begin with the program's name.
+var titles = map[string]string{"crashed_run": "job of 2 processes"}
 
 // TestPrograms plays programs that were written after the tool, and holds the whole first screen at 80 columns against the truth: while they run,
 // and of the recording. GPUTRACE_PROGRAMS=all plays all of testdata/threads with their repaired twins, a name only that one.
@@ -107,13 +154,14 @@ func TestPrograms(t *testing.T) {
 		selected = strings.Split(v, ",")
 		twins = selected
 	}
+	twins = slices.DeleteFunc(twins, func(name string) bool { return twinless[name] != "" })
 	slices.Sort(selected)
 	for _, name := range selected {
 		t.Run(name, func(t *testing.T) { playProgram(t, name) })
 	}
 	for _, name := range twins {
 		t.Run(name+" fixed", func(t *testing.T) {
-			p := player{name: name, environment: failures[name].environment}
+			p := newPlayer(t, name)
 			screen, _ := p.attach(t, "--fixed")
 			require.Contains(t, screen, "STEADY")
 			require.NotContains(t, screen, "GROWING")
@@ -122,7 +170,7 @@ func TestPrograms(t *testing.T) {
 }
 
 func playProgram(t *testing.T, name string) {
-	p := player{name: name, environment: failures[name].environment}
+	p := newPlayer(t, name)
 	var screen string
 	want := steadies[name]
 	if g, ok := growths[name]; ok {
@@ -150,6 +198,23 @@ type player struct {
 	meter       string // PyTorch's counters after each step
 }
 
+// newPlayer returns the player of a program; the processes of one that shares a device share a file of its own.
+func newPlayer(t *testing.T, name string) *player {
+	p := &player{name: name, environment: slices.Clone(failures[name].environment)}
+	for i, v := range p.environment {
+		p.environment[i] = strings.Replace(v, "=SHM", "="+filepath.Join(t.TempDir(), "totals"), 1)
+	}
+	return p
+}
+
+// title is how the first screen of a failure begins.
+func (p *player) title() string {
+	if title, ok := titles[p.name]; ok {
+		return "gputrace  " + title
+	}
+	return "gputrace  " + p.name + ".py"
+}
+
 func (p *player) file() string { return filepath.Join(env.testdata, "threads", p.name+".py") }
 
 // attach returns the first screen of six seconds of the running program, with single spaces, and its lines.
@@ -158,10 +223,7 @@ func (p *player) attach(t *testing.T, args ...string) (screen string, lines []st
 	dir := t.TempDir()
 	p.meter = filepath.Join(dir, "meter")
 	target := startIn(t, dir, append(p.environment, "METER="+p.meter, "SECONDS=600"), filepath.Join(env.testdata, "run"), append([]string{p.file()}, args...)...)
-	begin := 10
-	if p.name == "snapshot_ensemble" { // it fills for 150 steps
-		begin = 160
-	}
+	begin := max(10, filled[p.name])
 	eventually(t, "enough steps", func() bool { return len(p.counters(t)) >= begin })
 	return p.record(t, "-p", itoa(target.pid), "-d", "6s", "-o", "OUT")
 }
@@ -180,6 +242,7 @@ func (p *player) record(t *testing.T, args ...string) (screen string, lines []st
 	cmd.Env = append(os.Environ(), "COLUMNS=80")
 	again, err := cmd.Output()
 	require.NoError(t, err)
+	t.Log(live)
 	_, stored, _ := strings.Cut(string(again), "gputrace  "+p.name+".py")
 	require.Equal(t, verdictOf(stored), verdictOf(live))
 	lines = strings.Split(live, "\n")
@@ -207,8 +270,9 @@ func (p *player) fails(t *testing.T) string {
 	c.cmd.Env = append(append(c.cmd.Env, "COLUMNS=80", "OMP_NUM_THREADS=1"), p.environment...)
 	c.start(t)
 	c.code(t)
-	_, screen, ok := strings.Cut(c.stderr.String()+c.stdout.String(), "gputrace  "+p.name+".py")
+	_, screen, ok := strings.Cut(c.stderr.String()+c.stdout.String(), p.title())
 	require.True(t, ok, c.stderr.String()+c.stdout.String())
+	t.Log(screen)
 	return joinedLines(screen)
 }
 
@@ -219,7 +283,12 @@ var saidGrowth = regexp.MustCompile(`keeps? ([0-9.]+) (B|KiB|MiB|GiB) more (?:ea
 func (p *player) grows(t *testing.T, truth *growth) string {
 	t.Helper()
 	screen, _ := p.attach(t)
-	require.InEpsilon(t, truth.step, slope(p.counters(t)), .15, "the truth, by PyTorch's counters")
+	counted := slope(p.counters(t)[filled[p.name]:])
+	if slices.Contains(outside, p.name) {
+		require.InDelta(t, 0, counted, 64, "PyTorch's counters do not have it")
+	} else {
+		require.InEpsilon(t, truth.step, counted, .15, "the truth, by PyTorch's counters")
+	}
 	m := saidGrowth.FindStringSubmatch(screen)
 	require.NotNil(t, m, screen)
 	amount, err := strconv.ParseFloat(m[1], 64)
@@ -234,10 +303,14 @@ func (p *player) grows(t *testing.T, truth *growth) string {
 	if units == nil {
 		units = []float64{1}
 	}
-	require.True(t, slices.ContainsFunc(units, func(u float64) bool {
+	near := func(u float64) bool {
 		owed := truth.step * u * every
 		return math.Abs(amount*unit-owed) <= math.Max(.06*unit, .01*owed) // what is printed has one decimal
-	}), "%s instead of %.0f B a step", m[0], truth.step)
+	}
+	parts, ok := stepParts[p.name]
+	part := amount * unit / (truth.step * every)
+	ok = ok && (part > parts[0] && part < parts[1] || near(parts[0]) || near(parts[1]))
+	require.True(t, ok || slices.ContainsFunc(units, near), "%s instead of %.0f B a step", m[0], truth.step)
 	m = regexp.MustCompile(regexp.QuoteMeta(p.name) + `\.py:([0-9]+)`).FindStringSubmatch(screen)
 	require.NotNil(t, m, screen)
 	n, err := strconv.Atoi(m[1])
