@@ -323,7 +323,8 @@ func (p *player) grows(t *testing.T, truth *growth) string {
 		require.NoError(t, err)
 		c := p.counters(t)[10:]
 		first, last := c[0], c[len(c)-1]
-		require.InEpsilon(t, (last.Requested-first.Requested)/(last.Time-first.Time)*1e9, said*(1<<20), .35, "bytes a second, by PyTorch's counters")
+		counted := (last.Requested - first.Requested) / (last.Time - first.Time) * 1e9
+		require.InEpsilon(t, counted, said*(1<<20), .35, "bytes a second, by PyTorch's counters")
 	}
 	require.True(t, ok || slices.ContainsFunc(units, near), "%s instead of %.0f B a step", m[0], truth.step)
 	m = regexp.MustCompile(regexp.QuoteMeta(p.name) + `\.py:([0-9]+)`).FindStringSubmatch(screen)
