@@ -240,6 +240,10 @@ func (a *assembly) name(block, from int) {
 		return
 	}
 	b.Path = a.pathOf(&all[best], 0)
+	if a.unread && b.Path[0].Kind == StepNative { // a variable of Python may well lead to it
+		b.Path, b.Why = nil, a.report.NoPython
+		return
+	}
 	b.Confirmed = true
 	a.confirms[block] = time.Now()
 	b.Category = a.category(b)

@@ -27,6 +27,7 @@ type reading struct {
 	pages      uint64            // that were present before the copy
 	im         *memory.Image
 	heap       *pyobject.Heap // nil: there is no interpreter that can be read
+	unread     bool           // there is one, and it could not be read
 	leaves     *memory.Leaves
 	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
 	torch      *torchlayout.Reader
@@ -303,6 +304,7 @@ func (r *reading) python() *pyobject.Heap {
 		h, err = r.proved()
 	}
 	var unknown *cpython.UnknownVersionError
+	r.unread = errors.As(err, &unknown) || errors.Is(err, pyobject.ErrEnding) || errors.Is(err, pyobject.ErrObjects)
 	switch {
 	case err == nil:
 		r.report.Python, r.report.NoPython = h.Version.String(), ""
