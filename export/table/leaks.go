@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
@@ -208,7 +209,11 @@ const farMore = 1.5
 
 // LeakMore is by how much a finding grows, and how often.
 func LeakMore(f *leaks.Finding) string {
-	text := fmt.Sprintf("%s more %s", MeanBytes(LeakSize(f)), LeakEvery(f))
+	more := "more"
+	if f.Layer == event.LayerHost {
+		more = "more pinned host memory"
+	}
+	text := fmt.Sprintf("%s %s %s", MeanBytes(LeakSize(f)), more, LeakEvery(f))
 	if f.Requested > 0 && f.Bytes >= farMore*f.Requested {
 		text += fmt.Sprintf(" (%s in blocks)", MeanBytes(f.Bytes*float64(f.Period)))
 	}

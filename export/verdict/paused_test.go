@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
 )
 
 // A process that does not run allocates nothing: the verdict says why. One that ran before is judged as ever.
@@ -39,4 +40,11 @@ func TestRisen(t *testing.T) {
 	require.Equal(t, "PyTorch's blocks rose from 100.0 MiB to 900.0 MiB, and have not changed for 5.0 s. ", risen(a))
 	a.Last = 109 << 20
 	require.Empty(t, risen(a))
+}
+
+// TestHostNotes: growth of host memory has no row, so that its amount and its advice stand below the sentence.
+func TestHostNotes(t *testing.T) {
+	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerTorch, LiveBytes: 4096, LiveBlocks: 1}))
+	got := hostNotes(&leaks.Finding{Layer: event.LayerHost, LiveBytes: 8 << 20, LiveBlocks: 2})
+	require.Equal(t, []Note{{"live", "8.0 MiB in 2 blocks, allocated since the attach"}}, got)
 }

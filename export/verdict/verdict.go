@@ -61,11 +61,23 @@ func ofGrowth(a *answer.Answer) *Text {
 		}
 		return t
 	case r.Verdict == leaks.Growing:
-		return &Text{Word: Growing, Text: growing(a), Notes: growthNotes(r)}
+		return &Text{Word: Growing, Text: growing(a), Notes: append(hostNotes(&r.Findings[0]), growthNotes(r)...)}
 	case r.Verdict == leaks.Steady:
 		return &Text{Word: Steady, Text: steady(a), Notes: growthNotes(r)}
 	}
 	return &Text{Word: Unknown, Text: unknown(a), Notes: growthNotes(a.Leaks)}
+}
+
+// hostNotes returns what the rows below would say of growth, if they had host memory.
+func hostNotes(f *leaks.Finding) []Note {
+	if f.Layer != event.LayerHost {
+		return nil
+	}
+	out := []Note{{"live", fmt.Sprintf("%s in %s, allocated since the attach", table.Bytes(f.LiveBytes), table.Plural(f.LiveBlocks, "block"))}}
+	if text := f.Advice(); text != "" {
+		out = append(out, Note{"advice", text})
+	}
+	return out
 }
 
 // growthNotes returns notes on growth that is too slow to matter, and on growth in a loop that has ended.
