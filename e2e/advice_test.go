@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// owed is a part of the sentence that each pattern of advice.py must get; empty: it is a near miss, and must get none.
+// owed is a part of the sentence that each pattern of advice.py must get; empty: it is a near miss, and must get none of them.
 var owed = map[string]string{
 	"graph": ".item()", "scalars": ".item()", "thread": "enter it on this thread", "create_graph": "torch.autograd.grad", "autocast": "leave the context",
 	"ctx": "ctx.save_for_backward()", "chain": ".detach()", "cycle": "call gc.collect()", "metric": "quality.reset()", "cache": "give it a limit",
@@ -35,8 +35,8 @@ func TestAdvice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			screen, found := adviceFor(t, name)
 			require.Contains(t, screen, "GROWING advice.py:")
-			if owed[name] == "" {
-				require.NotContains(t, screen, " -> ")
+			if owed[name] == "" { // how many elements a list had, and has, accuses nothing
+				require.Equal(t, strings.Count(screen, " grew from "), strings.Count(screen, " -> "), screen)
 				return
 			}
 			require.Contains(t, screen, owed[name])
