@@ -42,7 +42,7 @@ func TestRisen(t *testing.T) {
 	require.Empty(t, risen(a))
 }
 
-// TestHostNotes: growth of host memory has no row, so that its amount and its advice stand below the sentence.
+// TestHostNotes: growth of host memory has no row, so that its amount and its advice are notes.
 func TestHostNotes(t *testing.T) {
 	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerTorch, LiveBytes: 4096, LiveBlocks: 1}))
 	got := hostNotes(&leaks.Finding{Layer: event.LayerHost, LiveBytes: 8 << 20, LiveBlocks: 2})
