@@ -35,9 +35,12 @@ type Growth struct {
 	Held   uint64 // bytes held by Holder
 	Places int    // number of different stacks
 	Phase  phases.Phase
-	Signs  advice.Signs // of its stacks
+	Signs  advice.Signs // the signs of its stacks
 	heap.Count
 }
+
+// Loaded reports whether torch.load, or a library that loads tensors from a file, has allocated the blocks.
+func (g *Growth) Loaded() bool { return g.Signs.Has(advice.Load) }
 
 // Advice returns advice for an evaluation that keeps what the graph of its forward passes saves: the holder of the
 // blocks is a graph or, if it is not known, the blocks come from several operations. Empty: no advice.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -402,7 +401,7 @@ func loadingText(c *oom.Case, asked string) string {
 
 // mappedText says that torch.load has put what fills the device there.
 func mappedText(c *oom.Case) string {
-	if !c.Fill.Signs.Has(advice.Load) {
+	if !c.Fill.Loaded() {
 		return ""
 	}
 	return `. torch.load put it on the device: with map_location="cpu" it would not be there`

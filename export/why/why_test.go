@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
@@ -111,6 +112,13 @@ func TestCauses(t *testing.T) {
 		"512.0 MiB of the device was free. In the steps before, this line asked for at most 96.0 MiB": func(c *oom.Case) {
 			c.Larger, c.Departs = true, oom.Departure{Site: c.Site, Bytes: c.Requested, Usual: 96 * oomMiB}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
+		},
+		"before any step. torch.load put it on the device: with map_location=\"cpu\" it would not be there": func(c *oom.Case) {
+			c.Decision, c.Phase = oom.Loading, phases.Setup
+			c.Fill = oom.Growth{
+				Site: "load.py:3 main", Holder: view.NoHolder, Phase: phases.Setup, Signs: advice.Load,
+				Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB},
+			}
 		},
 		"The steps before peaked at 2.0 GiB. Autocast keeps 2.0 GiB, its copies of weights, until the outermost autocast context ends": func(c *oom.Case) {
 			c.Casts = 2 * oomGiB
