@@ -23,10 +23,13 @@ type Course struct {
 	// Quiet is for how long nothing had been allocated or freed when the recording ended, nanoseconds.
 	Quiet uint64
 	// Reserved is what the allocators had reserved after the first event, before the later half of the time, and after the last event.
-	Reserved struct{ First, Half, Last uint64 }
+	Reserved Reserves
 	// Streams is the number of streams for which something was allocated.
 	Streams int
 }
+
+// Reserves is the reserved memory at three moments of a recording, bytes.
+type Reserves struct{ First, Half, Last uint64 }
 
 // level is the minimum and the maximum of a step.
 type level struct{ low, high uint64 }
@@ -46,18 +49,11 @@ type Follower struct {
 	end      uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	half     uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
 	late     uint64
-	reserved map[allocatorKey]uint64
-	sum      uint64 // of reserved
-	course   Course // Reserved
+	reserved Reserves
+	stream   uint64 // of the allocation before; it mostly has the same
 	streams  map[uint64]bool
 	last     moment   // after the last allocation
 	tail     []moment // after the frees that follow it
-}
-
-// allocatorKey identifies a caching allocator.
-type allocatorKey struct {
-	pid    uint32
-	device event.Device
 }
 
 // NewFollower returns a follower that has seen no event, for a recording from start to end, CLOCK_BOOTTIME nanoseconds.
@@ -67,7 +63,7 @@ func NewFollower(table *steps.Table, start, end uint64) *Follower {
 
 // Course returns the course after all events. ended: the recording ended with the program.
 func (f *Follower) Course(ended bool) *Course {
-	out := &Course{Reserved: f.course.Reserved, Streams: len(f.streams), First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
+	out := &Course{Reserved: f.reserved, Streams: len(f.streams), First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
 		lows := make([]uint64, len(late))
@@ -117,26 +113,21 @@ func (f *Follower) See(e *event.Event) {
 
 // seeReserved follows the reserved memory, and the streams.
 func (f *Follower) seeReserved(e *event.Event) {
-	if f.reserved == nil {
-		f.reserved, f.streams = map[allocatorKey]uint64{}, map[uint64]bool{}
-	}
-	if e.Kind == event.KindAlloc && e.Stream != event.Unknown {
+	if e.Kind == event.KindAlloc && e.Stream != event.Unknown && (f.streams == nil || e.Stream != f.stream) {
+		if f.streams == nil {
+			f.streams = map[uint64]bool{}
+		}
+		f.stream = e.Stream
 		f.streams[e.Stream] = true
 	}
-	if e.Reserved == event.Unknown {
-		return
-	}
-	k := allocatorKey{e.PID, e.Device}
-	f.sum += e.Reserved - f.reserved[k]
-	f.reserved[k] = e.Reserved
-	r := &f.course.Reserved
+	r := &f.reserved
+	r.Last = f.sums.Reserved()
 	if r.First == 0 {
-		r.First = f.sum
+		r.First = r.Last
 	}
 	if e.Time < f.half {
-		r.Half = f.sum
+		r.Half = r.Last
 	}
-	r.Last = f.sum
 }
 
 // lastTime returns the time of the last event.

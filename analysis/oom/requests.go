@@ -64,7 +64,8 @@ func (r *requests) see(site string, size uint64, step int) {
 		r.departs = Departure{site, size, s.largest}
 	}
 	s.now = max(s.now, size)
-	*s.ladder(size) = s.next(size)
+	l := s.ladder(size)
+	*l = l.next(size)
 }
 
 func (r *requests) begin(step int) {
@@ -111,8 +112,9 @@ func (l *rung) continues(size uint64) bool {
 	return l.count > 1 && size == l.size+l.more
 }
 
-func (s *lineAsks) next(size uint64) rung {
-	if l := s.ladder(size); l.continues(size) {
+// next returns a rung with a request above it, or the first of another ladder.
+func (l *rung) next(size uint64) rung {
+	if l.continues(size) {
 		return rung{size, size - l.size, l.count + 1}
 	}
 	return rung{size, 0, 1}

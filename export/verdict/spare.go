@@ -63,11 +63,11 @@ func cached(c *answer.Cached) string {
 	}
 	switch {
 	case c.From > 0 && c.Streams >= manyStreams:
-		return text + fmt.Sprintf(". What is reserved rose from %s to %s and goes on: %d streams were used, and what is freed on one is "+
-			"used on no other; use few streams, again and again",
+		return text + fmt.Sprintf(". Reserved memory rose all along, from %s to %s: %d streams were used, and memory that is freed on one "+
+			"serves no other; reuse a few streams",
 			table.Bytes(c.From), table.Bytes(c.Reserved), c.Streams)
 	case c.From > 0:
-		text += fmt.Sprintf(". What is reserved rose from %s to %s and goes on", table.Bytes(c.From), table.Bytes(c.Reserved))
+		text += fmt.Sprintf(". Reserved memory rose all along, from %s to %s", table.Bytes(c.From), table.Bytes(c.Reserved))
 	}
 	return text + ": gputrace whatif compares settings of the allocator"
 }

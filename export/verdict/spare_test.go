@@ -47,7 +47,7 @@ func TestReservedRises(t *testing.T) {
 	c := &answer.Cached{Bytes: gib, Reserved: 2 * gib, Used: gib, Largest: event.Unknown, Streams: manyStreams}
 	require.NotContains(t, cached(c), "rose")
 	c.From = gib / 2
-	require.Contains(t, cached(c), "rose from 512.0 MiB to 2.0 GiB and goes on: 5 streams were used")
+	require.Contains(t, cached(c), "rose all along, from 512.0 MiB to 2.0 GiB: 5 streams were used")
 	c.Streams--
-	require.Contains(t, cached(c), "rose from 512.0 MiB to 2.0 GiB and goes on: gputrace whatif")
+	require.Contains(t, cached(c), "rose all along, from 512.0 MiB to 2.0 GiB: gputrace whatif")
 }

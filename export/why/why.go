@@ -373,8 +373,8 @@ func departsText(c *oom.Case) string {
 	case d.Site == c.Site && d.Bytes == c.Requested:
 		return fmt.Sprintf(". In the steps before, this line asked for at most %s", table.Bytes(d.Usual))
 	}
-	return fmt.Sprintf(". This step first differs from those before at %s: %s, there at most %s", line(d.Site), table.Bytes(d.Bytes),
-		table.Bytes(d.Usual))
+	return fmt.Sprintf(". This step first differs from those before at %s, which asked for %s and in those steps for at most %s",
+		line(d.Site), table.Bytes(d.Bytes), table.Bytes(d.Usual))
 }
 
 // ladderText describes requests each of which was larger than the one before by the same number of bytes.
@@ -382,8 +382,8 @@ func ladderText(c *oom.Case) string {
 	if c.Ladder.Count == 0 {
 		return ""
 	}
-	return fmt.Sprintf(". Each of its last %d requests was %s larger than the one before: a tensor that grows is copied whole each "+
-		"time; keep its parts in a list, on the CPU if they are many",
+	return fmt.Sprintf(". Each of this line's last %d requests was %s larger than the one before, as when torch.cat lengthens a tensor: "+
+		"keep the parts in a list, on the CPU if there are many",
 		c.Ladder.Count, table.Bytes(c.Ladder.More))
 }
 
@@ -399,12 +399,12 @@ func loadingText(c *oom.Case, asked string) string {
 	return fmt.Sprintf("%s: %s with %s; %s. %s%s%s", what, asked, allocatedText(c), roomText(c), fillText(c), mappedText(c), ladderText(c))
 }
 
-// mappedText says that torch.load has put what fills the device there.
+// mappedText says that what fills the device was loaded to it from a file, if another line asked for more.
 func mappedText(c *oom.Case) string {
-	if !c.Fill.Loaded() {
+	if !c.Fill.Loaded() || c.Fill.Site == c.Site {
 		return ""
 	}
-	return `. torch.load put it on the device: with map_location="cpu" it would not be there`
+	return `. It was loaded from a file: loaded to the CPU, as by map_location="cpu", it would not be there`
 }
 
 // castsText describes the copies of weights that autocast keeps, if they are many.
@@ -412,7 +412,7 @@ func castsText(c *oom.Case) string {
 	if c.Casts < leastSpare || c.Casts < c.Torch.Allocated/castsShare {
 		return ""
 	}
-	return fmt.Sprintf(". Autocast keeps %s, its copies of weights, until the outermost autocast context ends", table.Bytes(c.Casts))
+	return fmt.Sprintf(". Autocast keeps %s in copies of weights until its outermost context ends", table.Bytes(c.Casts))
 }
 
 // fillText describes what a line has allocated on the device.

@@ -99,12 +99,22 @@ func requireText(t *testing.T, want string, change func(c *oom.Case)) {
 	})
 }
 
+// TestLoadedByTheSameLine: of a model that does not fit where it is loaded, it says nothing of loading it elsewhere.
+func TestLoadedByTheSameLine(t *testing.T) {
+	c := &oom.Case{Site: "load.py:3 main", Fill: oom.Growth{Site: "load.py:3 main", Signs: advice.Load}}
+	require.Empty(t, mappedText(c))
+	c.Site = "load.py:5 main"
+	require.Contains(t, mappedText(c), "loaded from a file")
+	c.Fill.Signs = 0
+	require.Empty(t, mappedText(c))
+}
+
 // TestCauses: what a sentence says of the causes.
 func TestCauses(t *testing.T) {
 	for want, change := range map[string]func(c *oom.Case){
-		"This step first differs from those before at train.py:5 batch: 31.0 KiB, there at most 960 B. Each of its last 30 requests was " +
-			"8.0 MiB larger than the one before: a tensor that grows is copied whole each time; keep its parts in a list, on the CPU if they " +
-			"are many": func(c *oom.Case) {
+		"This step first differs from those before at train.py:5 batch, which asked for 31.0 KiB and in those steps for at most 960 B. " +
+			"Each of this line's last 30 requests was 8.0 MiB larger than the one before, as when torch.cat lengthens a tensor: " +
+			"keep the parts in a list, on the CPU if there are many": func(c *oom.Case) {
 			c.Larger, c.Departs, c.Ladder = true, oom.Departure{Site: "train.py:5 batch", Bytes: 31 << 10, Usual: 960}, oom.Ladder{Count: 30,
 				More: 8 * oomMiB}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
@@ -113,14 +123,14 @@ func TestCauses(t *testing.T) {
 			c.Larger, c.Departs = true, oom.Departure{Site: c.Site, Bytes: c.Requested, Usual: 96 * oomMiB}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
-		"before any step. torch.load put it on the device: with map_location=\"cpu\" it would not be there": func(c *oom.Case) {
+		"before any step. It was loaded from a file: loaded to the CPU, as by map_location=\"cpu\", it would not be there": func(c *oom.Case) {
 			c.Decision, c.Phase = oom.Loading, phases.Setup
 			c.Fill = oom.Growth{
 				Site: "load.py:3 main", Holder: view.NoHolder, Phase: phases.Setup, Signs: advice.Load,
 				Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB},
 			}
 		},
-		"The steps before peaked at 2.0 GiB. Autocast keeps 2.0 GiB, its copies of weights, until the outermost autocast context ends": func(c *oom.Case) {
+		"The steps before peaked at 2.0 GiB. Autocast keeps 2.0 GiB in copies of weights until its outermost context ends": func(c *oom.Case) {
 			c.Casts = 2 * oomGiB
 		},
 		"it had grown to 20.0 GiB by then, of 22.0 GiB allocated. It would also have fitted without the program's own limit, which leaves 9.0 GiB unused, or without 3.0 GiB of fragmentation": func(c *oom.Case) {
