@@ -27,8 +27,10 @@ func (r *reading) path(n uint32, depth int) Path {
 		}
 		s := r.stepTo(chain[i], depth)
 		if i+1 < len(chain) && r.ofThread(chain[i]) {
-			i++
-			s = Step{Kind: StepDict, Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))}
+			if next := r.stepTo(chain[i+1], depth); next.KeyKind == KeyObject && next.Type == "dict" { // not its arguments
+				i++
+				s = Step{Kind: StepDict, Addr: next.Addr, Type: next.Type}
+			}
 		}
 		out = append(out, s)
 	}

@@ -660,6 +660,22 @@ def thread_locals():
     end.set()
 
 
+class MadeOf(threading.local):
+    def __init__(self, first, **others):
+        super().__init__()
+
+
+@case
+def thread_local_arguments():
+    first, table = block(), block()
+    local = MadeOf(first, table=table)
+    expect(first, "local.", "[0]")
+    expect(table, "local.<MadeOf+", "['table']")
+    del first, table
+    hold()
+    assert local
+
+
 @case
 def thread_arguments():
     end = threading.Event()
