@@ -131,7 +131,7 @@ var mayImport = map[string][]string{
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
-		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "export/checks", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
+		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures", "event/moment", "export", "export/checks", "export/json", "export/table", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gatecli is what the command line says of limits: the commands check and summary, and the rules and alerts of a recording. It
-// parses, calls and prints, as cmd/gputrace does.
+// Package gatecli has commands about limits, settings and totals (check, oom, summary, fragments, whatif), and the rules and alerts of a
+// recording. It parses, calls and prints, as cmd/gputrace does.
 package gatecli
 
 import (

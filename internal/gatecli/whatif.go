@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package gatecli
 
 import (
 	"errors"
@@ -10,14 +10,15 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
-func whatIfCommand() *cli.Command {
+// WhatIfCommand returns gputrace whatif.
+func WhatIfCommand(shared *Shared) *cli.Command {
 	return &cli.Command{
 		Name:  "whatif",
 		Usage: "replay a recording with less memory or other settings",
@@ -25,7 +26,7 @@ func whatIfCommand() *cli.Command {
 			"gputrace whatif SMALL LARGE --batch 8,16 --device-memory 24GiB",
 		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual ones are " +
 			"replayed, each alone. What is assumed, and how it is checked, is in docs/what-if.md.",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			flags.Bytes("device-memory", "", "the device has `BYTES`, such as 12GiB (default: that of the recording, where it is known)", nil),
 			flags.Fraction("fraction", "the process may use this `FRACTION` of the device, as by set_per_process_memory_fraction"),
 			&cli.BoolFlag{Name: "expandable-segments", Usage: "replay expandable_segments:True"},
@@ -36,8 +37,7 @@ func whatIfCommand() *cli.Command {
 			flags.Parsed("recorded", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: none but what is seen)", whatif.ParseConf),
 			flags.Parsed("batch", "the sizes of the batch in the recordings, as `N,N`: for the largest that fits", whatif.ParseSizes),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			stepOnFlag(), phasesFlag(),
-		},
+		}, shared.Flags...),
 		Action: func(c *cli.Context) error {
 			divisions := flags.Get[int](c, "roundup-divisions")
 			switch n := len(flags.Get[[]float64](c, "batch")); {
@@ -50,7 +50,7 @@ func whatIfCommand() *cli.Command {
 			case divisions&(divisions-1) != 0:
 				return usage("--roundup-divisions: %d is no power of two", divisions)
 			}
-			return printWhatIf(c, whatIfAsk(c))
+			return printWhatIf(c, shared, whatIfAsk(c))
 		},
 	}
 }
@@ -83,18 +83,14 @@ func whatIfAsk(c *cli.Context) *whatif.Ask {
 }
 
 // printWhatIf replays recordings and prints the last one's table and, for several, how the peak depends on the batch size.
-func printWhatIf(c *cli.Context, ask *whatif.Ask) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
+func printWhatIf(c *cli.Context, shared *Shared, ask *whatif.Ask) error {
 	var reports []whatif.Report
 	var points []whatif.Batch
 	for i, path := range c.Args().Slice() {
-		in, err := rulesOf(c).open(path, p.Options(p.Warn))
-		if err != nil {
+		err := shared.Read(c, path, func(in *export.Source, _ func()) (err error) {
+			reports, err = in.WhatIf(ask)
 			return err
-		}
-		reports, err = in.WhatIf(ask)
-		in.Close()
+		})
 		if err != nil {
 			return err
 		}
@@ -102,7 +98,6 @@ func printWhatIf(c *cli.Context, ask *whatif.Ask) error {
 			points = append(points, whatif.Batch{Size: sizes[i], Need: reports[0].Need(), Of: &reports[0]})
 		}
 	}
-	p.Stop()
 	batches := whatif.NewBatches(points, reports[0].Room())
 	if c.Bool("json") {
 		return json.WriteWhatIf(os.Stdout, reports, batches)
