@@ -90,8 +90,9 @@ func (p *Process) describe(clock func() uint64) *recording.Info {
 	wall, now := bothClocks(clock)
 	info := &recording.Info{
 		Gputrace: p.options.Version, Started: wall.UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
-		Rank: p.rank.Recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
-		CUDA: f.CUDA, Driver: f.Driver, Kernel: process.KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
+		Rank: p.rank.Recorded(), Labels: p.Labels(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline,
+		Python: f.Python, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Kernel: process.KernelRelease(), Libraries: p.torchFolders(),
+		Memory: f.Memory,
 	}
 	if f.Autograd != nil {
 		info.Backward = f.Autograd.Error()

@@ -5,6 +5,7 @@ package recorder
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/backward"
@@ -28,6 +29,7 @@ type Process struct {
 	target   Target
 	about    *process.About
 	rank     rank.Rank
+	labels   atomic.Pointer[map[string]string]
 	folder   string // the process's own folder in the folder of results; empty: the folder of results itself
 	file     string // path of the recording; empty: none
 	fileErr  error  // why the recording is incomplete
@@ -39,6 +41,7 @@ type Process struct {
 	drained    reconcile.Drained
 	joiner     *backward.Joiner
 	phases     view.PhaseMemory
+	outside    view.PhaseMemory // of the views that other goroutines make
 	notes      notes
 	reconciler *reconcile.Reconciler
 	scans      *holderScans
@@ -66,6 +69,9 @@ func (r *Recorder) begin(t Target) *Process {
 		heap: newRecordedHeap(r.observer.Warning),
 	}
 	p.rank = rank.Of(p.about.Environ)
+	if r.options.Labels != nil {
+		p.SetLabels(r.options.Labels(t.PID(), p.about))
+	}
 	if r.options.Many() {
 		p.folder = p.rank.Folder(t.PID())
 		if r.folders[p.folder]++; r.folders[p.folder] > 1 {
@@ -88,6 +94,20 @@ func (p *Process) PID() int { return p.target.PID() }
 
 // Name returns the name of the process's program.
 func (p *Process) Name() string { return p.about.Name }
+
+// Rank returns the process's place in its job; nil: not known.
+func (p *Process) Rank() *recording.Rank { return p.rank.Recorded() }
+
+// Labels returns the process's labels, which nobody may change; nil: none. It may be called from any goroutine.
+func (p *Process) Labels() map[string]string {
+	if l := p.labels.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+// SetLabels replaces the process's labels. It may be called from any goroutine.
+func (p *Process) SetLabels(labels map[string]string) { p.labels.Store(&labels) }
 
 // NameNow returns the name of the program that the process runs now; empty when it has ended.
 func (p *Process) NameNow() string { return p.target.NameNow() }

@@ -29,6 +29,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process"
 )
 
 // Options says what to record and how.
@@ -55,6 +56,14 @@ type Options struct {
 	Inject bool
 	// Wait waits for a process that uses no CUDA yet, or until a process is found.
 	Wait bool
+	// Forever continues when no process is left, until it is interrupted. A process is let go of after Observer.Ended:
+	// how many processes came and ended does not change its memory. There are no Results, and Output must be empty.
+	Forever bool
+	// Select chooses among the processes that Name and All select, and is asked again while it refuses one. It is called
+	// in the goroutine of Run. nil: all of them.
+	Select func(p *process.Process) bool
+	// Labels returns the labels of a process when its recording begins; Process.SetLabels replaces them. nil: none.
+	Labels func(pid int, about *process.About) map[string]string
 	// UntilOOM ends the recording when a request for memory has failed.
 	UntilOOM bool
 	// Duration is how long to record. 0: until it is interrupted or the processes end.
@@ -207,13 +216,17 @@ func (r *Recorder) Look() {
 }
 
 // Run records until the processes end, the duration is over, or it is interrupted. When ctx is done, it stops at once, and
-// the results have what was recorded until then. If attaching fails, there are no results. Close must be called afterwards.
+// the results have what was recorded until then. If attaching fails, there are no results. With Options.Forever there are none,
+// and the error is why it could not continue. Close must be called afterwards.
 func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer close(r.running)
 	defer r.stopScans()
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
 	r.begun = r.source.Now()
 	r.losses.looked = r.begun
+	if r.options.Forever && r.options.Output != "" {
+		return nil, errors.New("a recorder that runs forever writes no folder of results")
+	}
 	if err := r.reserve(); err != nil {
 		return nil, err
 	}
@@ -239,6 +252,9 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	}
 	if err != nil {
 		r.observer.Warning(err) // what was recorded is still written
+	}
+	if r.options.Forever {
+		return nil, err
 	}
 	return r.results()
 }
@@ -508,10 +524,14 @@ func (r *Recorder) conclude(p *Process) {
 	}
 	delete(r.batches, p)
 	r.observer.Ended(p)
+	if r.options.Forever {
+		r.all = slices.DeleteFunc(r.all, func(q *Process) bool { return p == q })
+		p.target.Close()
+	}
 }
 
 func (r *Recorder) concludeAll() {
-	for _, p := range r.all {
+	for _, p := range slices.Clone(r.all) {
 		if p.done == nil {
 			r.conclude(p)
 		}

@@ -383,7 +383,8 @@ func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments 
 			parts = append(parts, p.part(name))
 		}
 		in := pprof.Input{
-			View: parts[0].View, Joined: parts[0].Joined, Rank: parts[0].Rank, More: parts[1:], Kind: kind, Binary: all[0].about.Exe,
+			View: parts[0].View, Joined: parts[0].Joined, Rank: parts[0].Rank, Labels: parts[0].Labels, More: parts[1:],
+			Kind: kind, Binary: all[0].about.Exe,
 			Comments: slices.Clone(comments), Time: end, Duration: end.Sub(start), Detail: detail,
 		}
 		if name == "peak.pb.gz" && len(parts) > 1 {
@@ -398,7 +399,7 @@ func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments 
 
 // part returns the process's part of a profile.
 func (p *Process) part(profile string) pprof.Part {
-	out := pprof.Part{View: p.done.view, Rank: p.rank.Recorded().Label()}
+	out := pprof.Part{View: p.done.view, Rank: p.rank.Recorded().Label(), Labels: p.Labels()}
 	switch profile {
 	case "inuse.pb.gz":
 		out.Joined = p.done.joined

@@ -16,18 +16,20 @@ type Info struct {
 	StartedBoot uint64 `json:"started_boot_ns"`
 	Attached    uint64 `json:"attached_boot_ns"` // time at which the first probe was attached, CLOCK_BOOTTIME nanoseconds
 
-	PID     uint32   `json:"pid"`
-	Rank    *Rank    `json:"rank,omitempty"` // nil: not part of a job, as far as known
-	Name    string   `json:"name"`           // name of the program; unprintable characters are escaped as in Go
-	Exe     string   `json:"exe"`
-	Cmdline []string `json:"cmdline"` // the first arguments
-	Python  string   `json:"python"`
-	PyTorch string   `json:"pytorch"`
-	CUDA    string   `json:"cuda"` // CUDA version that PyTorch was built for
-	Driver  string   `json:"driver"`
-	Kernel  string   `json:"kernel"` // release
-	Memory  string   `json:"memory"` // how memory was read: "memory in place" or "memory copied"; empty: not known
-	Hooks   []Hook   `json:"hooks"`
+	PID  uint32 `json:"pid"`
+	Rank *Rank  `json:"rank,omitempty"` // nil: not part of a job, as far as known
+	// Labels describe the process where it ran, such as its pod, by name; nil: none.
+	Labels  map[string]string `json:"labels,omitempty"`
+	Name    string            `json:"name"` // name of the program; unprintable characters are escaped as in Go
+	Exe     string            `json:"exe"`
+	Cmdline []string          `json:"cmdline"` // the first arguments
+	Python  string            `json:"python"`
+	PyTorch string            `json:"pytorch"`
+	CUDA    string            `json:"cuda"` // CUDA version that PyTorch was built for
+	Driver  string            `json:"driver"`
+	Kernel  string            `json:"kernel"` // release
+	Memory  string            `json:"memory"` // how memory was read: "memory in place" or "memory copied"; empty: not known
+	Hooks   []Hook            `json:"hooks"`
 	// Backward is the reason why allocations of the backward pass are not joined to lines of forward; empty if they
 	// are, and in older recordings.
 	Backward string `json:"backward,omitempty"`

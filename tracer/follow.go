@@ -480,7 +480,7 @@ func (tr *Tracer) haveEnded() (ended []*Target, over bool) {
 			ended = append(ended, t)
 		}
 	}
-	return ended, !root && len(tr.hooked) == 0 && !tr.awaits
+	return ended, !root && len(tr.hooked) == 0 && !tr.awaits && !tr.options.Forever
 }
 
 func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }

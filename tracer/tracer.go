@@ -83,6 +83,8 @@ type Options struct {
 	ReturnTrial returnprobe.Trial
 	// Steps also traces functions that can begin a step: hook.Mark.
 	Steps bool
+	// Forever continues the trace when no process is left.
+	Forever bool
 	// Children also traces the descendants of the processes of a job, new ones from their first instruction.
 	Children bool
 }

@@ -92,6 +92,7 @@ type builder struct {
 	// categories: the parts say what their memory is for.
 	categories bool
 	rank       string
+	extra      map[string]string // Part.Labels, on each sample; a process's samples share them
 	// main is mapping[0], "the main binary". It is completed by the first frame in that file.
 	main *profile.Mapping
 
@@ -134,6 +135,11 @@ func (b *builder) sample(stack []*profile.Location, l labels, values [valueCount
 	s := b.samples[key]
 	if s == nil {
 		s = &profile.Sample{Location: stack, Label: l.export(), Value: make([]int64, valueCount)}
+		for name, value := range b.extra {
+			if _, ours := s.Label[name]; !ours {
+				s.Label[words.Valid(name)] = []string{value}
+			}
+		}
 		s.NumLabel, s.NumUnit = l.numbers()
 		b.samples[key] = s
 		b.profile.Sample = append(b.profile.Sample, s)

@@ -22,7 +22,11 @@ func TestMoreProcesses(t *testing.T) {
 		require.NoError(t, err)
 		v, err := trace.Select(view.Selection{})
 		require.NoError(t, err)
-		parts = append(parts, Part{View: v, Rank: rank})
+		part := Part{View: v, Rank: rank}
+		if rank == "rank 1" {
+			part.Labels = map[string]string{"pod": "trainer-1", "pid": "not its own"}
+		}
+		parts = append(parts, part)
 		if rank == "" {
 			rank = NoRank
 		}
@@ -37,6 +41,12 @@ func TestMoreProcesses(t *testing.T) {
 	got := map[string]int64{}
 	for _, s := range p.Sample {
 		require.Len(t, s.Label["rank"], 1)
+		pod := noValue
+		if s.Label["rank"][0] == "rank 1" {
+			pod = "trainer-1"
+		}
+		require.Equal(t, []string{pod}, s.Label["pod"])
+		require.NotEqual(t, []string{"not its own"}, s.Label["pid"], "a label of ours")
 		got[s.Label["rank"][0]] += s.Value[inuseSpace]
 	}
 	require.Equal(t, want, got)

@@ -8,6 +8,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/pprof/profile"
@@ -65,6 +67,8 @@ type Input struct {
 	Joined *view.Joined
 	// Rank is the label of the view's process in a job, such as "rank 0". Empty where no part has one: samples have no such label.
 	Rank string
+	// Labels are further labels of the view's samples, by name; nil: none.
+	Labels map[string]string
 	// More are further processes of a job.
 	More []Part
 }
@@ -74,6 +78,7 @@ type Part struct {
 	View   *view.View
 	Joined *view.Joined
 	Rank   string
+	Labels map[string]string
 }
 
 // NoRank is the label of a process whose rank is not known, in a profile of others whose rank is.
@@ -125,7 +130,7 @@ func Write(w io.Writer, in Input) error {
 	if kind.lasts {
 		p.DurationNanos = in.Duration.Nanoseconds()
 	}
-	b.add(append([]Part{{in.View, in.Joined, in.Rank}}, in.More...), kind.measure)
+	b.add(append([]Part{{in.View, in.Joined, in.Rank, in.Labels}}, in.More...), kind.measure)
 	if b.whole {
 		p.Comments = append(p.Comments, tooManyParts)
 	}
@@ -151,14 +156,33 @@ func (b *builder) add(parts []Part, measure view.Measure) {
 	for i := range parts {
 		b.categories = b.categories || parts[i].View.Detailed()
 	}
+	names := labelNames(parts)
 	for _, p := range parts {
 		if b.rank = p.Rank; ranked && p.Rank == "" {
 			b.rank = NoRank
+		}
+		b.extra = map[string]string{}
+		for _, name := range names {
+			b.extra[name] = cmp.Or(words.Valid(p.Labels[name]), noValue)
 		}
 		for portion := range p.View.Samples(measure, p.Joined) {
 			b.portion(p.View, &portion)
 		}
 	}
+}
+
+// noValue is the value of a label that only other samples have.
+const noValue = "-"
+
+// labelNames lists the names of the labels that a process has, sorted.
+func labelNames(parts []Part) []string {
+	names := map[string]bool{}
+	for i := range parts {
+		for name := range parts[i].Labels {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // maxParts is how many samples there may be because of parts: beyond, pprof takes long to open a profile.

@@ -46,6 +46,8 @@ type search struct {
 type seenProcess struct {
 	pages uint64 // number of code pages, which shows whether code was loaded
 	begun bool   // it began after the first search
+	// refused: Options.Select does not want it for now, so that it is asked again at the next search.
+	refused bool
 }
 
 // newSearch returns nil if the options select no processes to search for.
@@ -70,13 +72,16 @@ func (s *search) scan() ([]*process.Process, error) {
 	var out []*process.Process
 	for _, p := range all {
 		last, ok := s.seen[p.PID]
-		now := seenProcess{p.CodePages(), last.begun || !ok && !s.next.IsZero()}
-		if (!ok || last != now) && s.means(p, now.begun) {
-			out = append(out, p)
+		now := seenProcess{pages: p.CodePages(), begun: last.begun || !ok && !s.next.IsZero()}
+		if (!ok || last != now || last.refused) && s.means(p, now.begun) {
+			if now.refused = !s.selects(p); !now.refused {
+				out = append(out, p)
+			}
 		}
 		seen[p.PID] = now
 	}
 	s.seen = seen
+	s.forget()
 	end := time.Now()
 	s.next = end.Add(max(searchEvery, time.Duration(float64(end.Sub(begin))/searchShare)))
 	return out, nil
@@ -108,6 +113,18 @@ func (s *search) means(p *process.Process, begun bool) bool {
 		return begun || s.opts.Wait || s.opts.Children || tracer.Traceable(p)
 	}
 	return s.opts.All && tracer.Traceable(p)
+}
+
+// selects reports whether Options.Select wants a process.
+func (s *search) selects(p *process.Process) bool { return s.opts.Select == nil || s.opts.Select(p) }
+
+// forget drops what is known of attaches that failed to processes that have ended.
+func (s *search) forget() {
+	for pid := range s.failed {
+		if _, ok := s.seen[pid]; !ok {
+			delete(s.failed, pid)
+		}
+	}
 }
 
 // matches reports whether the expression matches the process: its program's name, or its command line with a space
@@ -155,7 +172,7 @@ func (l *live) addAll() error {
 		return nil
 	}
 	waiting := l.tracer.Waiting()
-	if len(l.arrived) == 0 && waiting == 0 {
+	if len(l.arrived) == 0 && waiting == 0 && !l.options.Forever {
 		return failed
 	}
 	if waiting > 0 {
@@ -186,7 +203,7 @@ func (l *live) findTargets() ([]*process.Process, error) {
 			}
 		}
 	}
-	if len(out) == 0 && !l.options.Wait {
+	if len(out) == 0 && !l.options.Wait && !l.options.Forever {
 		return nil, &recorder.Outcome{Kind: recorder.ErrNoProcess, Text: "no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"}
 	}
 	return out, nil

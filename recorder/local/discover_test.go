@@ -247,11 +247,18 @@ func TestScan(t *testing.T) {
 	require.Empty(t, scanned(t, s, before, cpu, later))
 
 	was := s.seen[cpu.PID]
-	s.seen[cpu.PID] = seenProcess{was.pages - 1, was.begun} // as if it had loaded code since
+	s.seen[cpu.PID] = seenProcess{pages: was.pages - 1, begun: was.begun} // as if it had loaded code since
 	require.Empty(t, scanned(t, s, cpu), "no CUDA")
 	was = s.seen[later.PID]
-	s.seen[later.PID] = seenProcess{was.pages - 1, was.begun}
+	s.seen[later.PID] = seenProcess{pages: was.pages - 1, begun: was.begun}
 	require.Equal(t, []int{later.PID}, scanned(t, s, later), "it still counts as begun")
+
+	wants := false
+	chosen := newSearch(&recorder.Options{All: true, Select: func(*process.Process) bool { return wants }})
+	require.Empty(t, scanned(t, chosen, before), "not wanted")
+	wants = true
+	require.Equal(t, []int{before.PID}, scanned(t, chosen, before), "wanted since")
+	require.Empty(t, scanned(t, chosen, before))
 
 	all := newSearch(&recorder.Options{All: true})
 	require.Equal(t, []int{before.PID}, scanned(t, all, before, cpu, later), "with --all, what uses CUDA")

@@ -22,7 +22,11 @@ const dropTimeout = 3 * time.Second
 // dropRights drops the capabilities that are not needed once the probes are in place.
 func (l *live) dropRights() {
 	done := make(chan error, 1)
-	go func() { done <- l.tracer.DropRights(forResults) }()
+	also := uint64(forResults)
+	if l.options.Forever {
+		also = 1 << unix.CAP_PERFMON // another trace may follow in this process; nothing is written
+	}
+	go func() { done <- l.tracer.DropRights(also) }()
 	select {
 	case err := <-done:
 		if err != nil {

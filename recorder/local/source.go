@@ -61,7 +61,7 @@ func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
 		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
-		Job: o.Many(), Children: o.Children, Steps: !o.NoSteps,
+		Job: o.Many(), Children: o.Children, Steps: !o.NoSteps, Forever: o.Forever,
 	}, err
 }
 
@@ -172,6 +172,9 @@ func (l *live) arrive(t traced) {
 	n.exit, _ = t.Process().WatchExit() // nil: it has ended
 	n.cwd = t.About().Cwd
 	n.paused = n.Paused()
+	if l.options.Forever {
+		l.patience = devicePatience // the others have had theirs
+	}
 	l.arrived = append(l.arrived, n)
 	l.looks[uint32(n.PID())] = n.first
 }
@@ -392,6 +395,9 @@ func (t *target) File(path string) io.Reader {
 
 // Close implements Target.
 func (t *target) Close() {
+	if t.source.looks[uint32(t.PID())] == t.first {
+		delete(t.source.looks, uint32(t.PID()))
+	}
 	if t.files != nil {
 		t.files.Close()
 	}
