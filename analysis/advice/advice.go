@@ -84,6 +84,7 @@ var rules = []Rule{
 		"ctx.save_for_backward()", contextAttribute)},
 	{"cycle", isGarbage, sayCycle},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
+	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
@@ -160,6 +161,10 @@ func sayGrew(e *Evidence) string {
 	}
 	return fmt.Sprintf("%s grew from %d to %d %s: delete what is no longer needed, or keep it on the CPU", short(e.Grew.Container),
 		e.Grew.From, e.Grew.To, of)
+}
+
+func isBounded(e *Evidence) bool {
+	return e.torch() && e.Facts.Most > e.Facts.Length && !e.Facts.Cache && !holdsGraph(e.Holder)
 }
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }

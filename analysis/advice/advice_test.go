@@ -75,6 +75,14 @@ var proofs = map[string]struct {
 			"one hook of each layer": {Holder: "net[0..5]._forward_hooks[0..5] closure x"},
 		},
 	},
+	"bounded": {
+		is:   Evidence{Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}},
+		says: "replay.items does not fit on the device when it is full",
+		not: map[string]Evidence{
+			"no bound": {Holder: "replay.items[0..317].state"},
+			"full":     {Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 356}},
+		},
+	},
 	"lru_cache": {
 		is:   Evidence{Holder: "step closure mask.cache[281 keys]", Facts: Facts{Cache: true}},
 		says: "the cache of mask() has room for every call",

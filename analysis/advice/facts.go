@@ -33,6 +33,9 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		out.Chain, out.Hooks = max(out.Chain, f.Chain), max(out.Hooks, f.Hooks)
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
 		out.Slice = out.Slice && f.Slice
+		if out.Length = max(out.Length, f.Length); out.Most != f.Most {
+			out.Length, out.Most = 0, 0
+		}
 		if out.Reset != f.Reset {
 			out.Reset = ""
 		}

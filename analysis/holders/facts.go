@@ -15,7 +15,14 @@ type gathered struct {
 	figures.HolderFacts
 	hooks      map[string]map[int64]bool // by the way to the object that has them: the numbers of their handles
 	categories map[string]uint64         // bytes
+	bounded    map[uint64]*bounded       // containers with a bound, by address
 	slices     int                       // blocks that are shown in part, less those that are shown as a whole or of which it is not known
+}
+
+// bounded is a container that can hold no more than a number of elements.
+type bounded struct {
+	length, most uint64
+	elements     map[uint64]uint64 // bytes of the blocks that an element holds, by its address
 }
 
 // Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
@@ -28,7 +35,7 @@ func (h *Index) Facts() map[string]figures.HolderFacts {
 		}
 		g := all[h.owners[i]]
 		if g == nil {
-			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}}
+			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}, bounded: map[uint64]*bounded{}}
 			all[h.owners[i]] = g
 		}
 		g.add(b)
@@ -71,6 +78,9 @@ func (g *gathered) add(b *scan.Block) {
 				g.hook(b.Path[:i], s.Index)
 			}
 		}
+		if s.Most > 0 && i+1 < len(b.Path) {
+			g.bound(s, b.Path[i+1].Addr, b.Size)
+		}
 		if s.Resets && i+1 < len(b.Path) {
 			reset = b.Path[:i+1].String()
 		}
@@ -89,6 +99,45 @@ func (g *gathered) hook(object scan.Path, number int64) {
 	g.hooks[name][number] = true
 }
 
+// bound takes a block of an element of a container with a bound.
+func (g *gathered) bound(container *scan.Step, element, size uint64) {
+	c := g.bounded[container.Addr]
+	if c == nil {
+		c = &bounded{container.Length, container.Most, map[uint64]uint64{}}
+		g.bounded[container.Addr] = c
+	}
+	c.elements[element] += size
+}
+
+// The elements of a container are alike if at least 1/fewElements of them hold blocks, and none holds more than muchElement times
+// the mean.
+const (
+	fewElements = 2
+	muchElement = 4
+)
+
+// grows reports whether memory in the container grows by its elements: all are alike, and none of them grows by itself.
+func (c *bounded) grows() bool {
+	var sum, most uint64
+	for _, bytes := range c.elements {
+		sum, most = sum+bytes, max(most, bytes)
+	}
+	n := uint64(len(c.elements))
+	return n > 1 && fewElements*n >= c.length && most*n <= muchElement*sum
+}
+
+// bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
+func (g *gathered) bounds() {
+	var length, most uint64
+	for _, c := range g.bounded {
+		if !c.grows() {
+			return
+		}
+		length, most = length+c.length, most+c.most
+	}
+	g.Length, g.Most = length, most
+}
+
 // leastNodes is how many nodes of autograd in a row are worth a word.
 const leastNodes = 2
 
@@ -98,6 +147,7 @@ func (g *gathered) finish() {
 		g.Chain = 0
 	}
 	g.Slice = g.slices > 0
+	g.bounds()
 	for _, numbers := range g.hooks {
 		g.Hooks = max(g.Hooks, len(numbers))
 	}

@@ -33,6 +33,17 @@ func TestFacts(t *testing.T) {
 		b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
 		return b
 	}
+	// buffer is a deque at an address with room for 100 elements, 3 of which hold blocks of some sizes.
+	buffer := func(at uint64, sizes ...uint64) (out []scan.Block) {
+		for i, size := range sizes {
+			items, element := attribute("items"), index(int64(i))
+			items.Addr, items.Length, items.Most, element.Addr = at, uint64(len(sizes)), 100, at+uint64(16*(i+1))
+			b := held(1, scan.CategoryTensor, route(mainModule(), attribute("replay"), items, element))
+			b.Size = size
+			out = append(out, b)
+		}
+		return out
+	}
 	for name, c := range map[string]struct {
 		blocks []scan.Block
 		want   figures.HolderFacts
@@ -50,12 +61,17 @@ func TestFacts(t *testing.T) {
 			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("h"), scan.Step{Kind: scan.StepGradFn}, scan.Step{Kind: scan.StepNext}, scan.Step{Kind: scan.StepElided, Index: 40}))},
 			figures.HolderFacts{Chain: 42},
 		},
-		"garbage":        {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
-		"hooks of one":   {many, figures.HolderFacts{Hooks: 9}},
-		"a hook of each": {each, figures.HolderFacts{Hooks: 1}},
-		"slices":         {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},
-		"whole tensors":  {[]scan.Block{shown(100), shown(900), shown(900)}, figures.HolderFacts{}},
-		"without a path": {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
+		"garbage":          {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
+		"hooks of one":     {many, figures.HolderFacts{Hooks: 9}},
+		"a hook of each":   {each, figures.HolderFacts{Hooks: 1}},
+		"slices":           {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},
+		"whole tensors":    {[]scan.Block{shown(100), shown(900), shown(900)}, figures.HolderFacts{}},
+		"a bound":          {buffer(0x1000, 512, 512, 1024), figures.HolderFacts{Length: 3, Most: 100}},
+		"two with a bound": {append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512)...), figures.HolderFacts{Length: 4, Most: 200}},
+		"an element grows": {buffer(0x1000, 512, 512, 512, 512, 512, 1<<20), figures.HolderFacts{}},
+		"one of two grows": {append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512, 512, 512, 512, 1<<20)...), figures.HolderFacts{}},
+		"one element":      {buffer(0x1000, 512), figures.HolderFacts{}},
+		"without a path":   {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
 	} {
 		facts := New(&scan.Report{Blocks: c.blocks}).Facts()
 		for _, owner := range ownersOf(c.blocks) {

@@ -42,16 +42,20 @@ func roomOf(device event.Device, layer event.Layer, o *Options) room {
 	return out
 }
 
+// left returns the free memory or, where it is not known, the size of the device or an assumed size, bytes.
+func (r *room) left() float64 {
+	switch {
+	case !math.IsNaN(r.free):
+		return r.free
+	case !math.IsNaN(r.size):
+		return r.size
+	}
+	return assumedSize
+}
+
 // negligible reports whether growth by a number of bytes per second is too slow to matter.
 func (r *room) negligible(rate float64) bool {
-	free := r.free
-	switch {
-	case !math.IsNaN(free):
-	case !math.IsNaN(r.size):
-		free = r.size
-	default:
-		free = assumedSize
-	}
+	free := r.left()
 	return rate*slowSeconds < free || rate*day*slowShare < r.size && rate*day < free
 }
 
@@ -116,8 +120,10 @@ func (r *Report) rise(d *detector, o *Options) {
 func (r *Report) unexplained(rise uint64, o *Options) uint64 {
 	half := float64(r.Steps.Count) / 2
 	left := float64(rise)
-	for i := range r.Notes {
-		left -= r.Notes[i].Bytes * half
+	for _, all := range [][]Finding{r.Notes, r.Filling} {
+		for i := range all {
+			left -= all[i].Bytes * half
+		}
 	}
 	if left <= 0 {
 		return 0

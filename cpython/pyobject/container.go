@@ -239,14 +239,41 @@ func (h *Heap) deque(img Image, dst []Ref, object uint64) []Ref {
 	return dst
 }
 
+// Bounded returns how many elements a deque with a maxlen, or a functools cache with a maxsize, has and may have. ok is false for other
+// objects, and where there is no bound.
+func (h *Heap) Bounded(img Image, object uint64) (length, most uint64, ok bool) {
+	t := h.TypeOf(img, object)
+	if t == nil {
+		return 0, 0, false
+	}
+	switch t.kind {
+	case kindDeque:
+		length, most = h.word(img, object, objectSize), h.word(img, object, dequeMost)
+	case kindCache:
+		if dict, at := h.cacheDict(img, object); dict != 0 {
+			length, most = h.word(img, dict, dictUsed), img.Word(at+lruMost)
+		}
+	}
+	return length, most, most <= maxSequence && length <= most && most > 0
+}
+
+// cacheDict returns the dictionary of a functools cache, and where the cache refers to it.
+func (h *Heap) cacheDict(img Image, object uint64) (dict, at uint64) {
+	front := object + lruFront + h.objects.shift()
+	for at = front; at < front+0x20; at += 8 {
+		dict = img.Word(at)
+		if t := h.TypeOf(img, dict); t != nil && t.kind == kindDict {
+			return dict, at
+		}
+	}
+	return 0, 0
+}
+
 // cache appends what a functools cache keeps: a dictionary of results or, where their number is limited, of elements of a
 // list of its own, which hold key and result and are no objects that Python shows.
 func (h *Heap) cache(img Image, dst []Ref, object uint64) []Ref {
-	front := lruFront + h.objects.shift()
-	for offset := front; offset < front+0x20; offset += 8 {
-		if t := h.TypeOf(img, img.Word(object+offset)); t != nil && t.kind == kindDict {
-			dst = appendOwned(dst, Ref{Target: img.Word(object + offset), Aux: uint64(FieldCache), Kind: RefField})
-		}
+	if dict, _ := h.cacheDict(img, object); dict != 0 {
+		dst = appendOwned(dst, Ref{Target: dict, Aux: uint64(FieldCache), Kind: RefField})
 	}
 	seen := map[uint64]bool{}
 	next := func(at uint64) uint64 { return h.word(img, at, lruFirst) }

@@ -44,11 +44,13 @@ const (
 	memberObjectEx   = 16 // T_OBJECT_EX
 	dequeLeft        = 0x18
 	dequeLeftIndex   = 0x28
+	dequeMost        = 0x40 // maxlen; -1: none
 	dequeBlock       = 64   // BLOCKLEN of Modules/_collectionsmodule.c; the links are around it
 	lruFirst         = 0x18 // lru_list_elem.next of Modules/_functoolsmodule.c: a cache begins with the head of its list
 	lruKey           = 0x28
 	lruResult        = 0x30
 	lruFront         = 0x38 // sizeof(lru_list_elem)
+	lruMost          = 0x18 // lru_cache_object.maxsize, behind its cache
 	weakCallback     = 0x18 // PyWeakReference.wr_callback
 	contextDefault   = 0x18 // PyContextVar.var_default; var_cached behind it is not owned
 	generalEntry     = 3    // words of an entry of a dictionary: hash, key, value

@@ -20,7 +20,7 @@ import (
 
 // program makes objects, and says where they are.
 const program = `
-import json, sys
+import collections, functools, json, sys
 class Slotted:
     __slots__ = ("kept",)
 class Plain: pass
@@ -36,11 +36,16 @@ held["closure"] = closure()
 texts, numbers = {"key %d" % i: [i] for i in range(600)}, {1000 + i: [i] for i in range(600)}
 for d in (texts, numbers):
     for key in list(d)[:100]: del d[key]
+cached, unbounded = [functools.lru_cache(maxsize=most)(lambda x: [x]) for most in (1000, None)]
+for x in range(70): cached(x % 64), unbounded(x)
+bounds = [[collections.deque(range(90), 700), 90, 700], [collections.deque(range(90), 7), 7, 7], [cached, 64, 1000],
+    [collections.deque(range(90)), 0, 0], [unbounded, 0, 0], [list(range(90)), 0, 0]]
 sequences = [list(texts.values()), tuple(numbers.values())]
 print(json.dumps({"ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
     "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
     "dicts": [{"id": id(d), "pairs": [[id(k), id(v)] for k, v in d.items()]} for d in (texts, numbers)],
-    "sequences": [{"id": id(l), "items": [id(v) for v in l]} for l in sequences], "small": id(held)}), flush=True)
+    "sequences": [{"id": id(l), "items": [id(v) for v in l]} for l in sequences], "small": id(held),
+    "bounds": [[id(o), n, most] for o, n, most in bounds]}), flush=True)
 sys.stdin.read()
 `
 
@@ -58,7 +63,8 @@ type said struct {
 		ID    uint64
 		Items []uint64
 	}
-	Small uint64 // a dictionary of few keys
+	Bounds [][3]uint64 // address, number of elements and the most that there may be; 0: no bound
+	Small  uint64      // a dictionary of few keys
 }
 
 // image is the memory of a process, read at each question.
@@ -137,6 +143,7 @@ func TestObjects(t *testing.T) {
 			h, err := FindHeap(img.Process)
 			require.NoError(t, err)
 			checkObjects(t, h, img, &s)
+			checkBounds(t, h, img, &s)
 		})
 	}
 }
@@ -182,6 +189,18 @@ func checkReferences(t *testing.T, h *Heap, img Image, s *said) {
 			}
 		}
 		require.Contains(t, found, s.Kept, name)
+	}
+}
+
+// checkBounds reads how many elements containers with a bound have.
+func checkBounds(t *testing.T, h *Heap, img Image, s *said) {
+	t.Helper()
+	require.Len(t, s.Bounds, 6)
+	for _, b := range s.Bounds {
+		length, most, ok := h.Bounded(img, b[0])
+		if require.Equal(t, b[2] > 0, ok, "%v", b); ok {
+			require.Equal(t, b, [3]uint64{b[0], length, most})
+		}
 	}
 }
 

@@ -10,5 +10,7 @@ type HolderFacts struct {
 	Reset    string `json:"reset,omitempty"`    // path to an object whose class has update() and reset(): "task.quality"
 	Hooks    int    `json:"hooks,omitempty"`    // largest number of hooks on one object of the path
 	Slice    bool   `json:"slice,omitempty"`    // the tensors of most of its blocks show less than half of them
+	Length   uint64 `json:"length,omitempty"`   // elements of the containers with a bound that hold its blocks, which are alike
+	Most     uint64 `json:"most,omitempty"`     // elements that these containers can hold; 0: there is no bound, or it is not known
 	Category string `json:"category,omitempty"` // purpose of the blocks
 }

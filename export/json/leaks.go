@@ -30,6 +30,7 @@ type leaksBody struct {
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
 	Notes    []leakFinding `json:"notes,omitempty"`   // what grows too slowly to matter; left out where nothing does
+	Filling  []leakFinding `json:"filling,omitempty"` // what grows until its container is full, which fits; left out where nothing does
 	Past     []leakFinding `json:"past,omitempty"`    // what grew in loops that have ended; left out where nothing did
 	Stopped  []leakFinding `json:"stopped,omitempty"` // what grew in the running loop and no longer does, live_bytes of it; likewise
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
@@ -78,6 +79,14 @@ type leakFinding struct {
 	Phase      *string          `json:"phase"`
 	UsualEnd   *string          `json:"usual_end"`
 	Advice     *string          `json:"advice"`
+	Bound      *leakBound       `json:"bound,omitempty"` // left out where the holder has none, or it is not known
+}
+
+// leakBound is the bound of the containers that hold the blocks of a finding.
+type leakBound struct {
+	Length uint64 `json:"elements"`
+	Most   uint64 `json:"max_elements"`
+	Full   uint64 `json:"bytes_when_full"`
 }
 
 // leakInner is what a line calls outside PyTorch's core.
@@ -158,6 +167,9 @@ func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	for i := range r.Past {
 		out.Past = append(out.Past, leakFindingOf(&r.Past[i]))
 	}
+	for i := range r.Filling {
+		out.Filling = append(out.Filling, leakFindingOf(&r.Filling[i]))
+	}
 	for i := range r.Stopped {
 		out.Stopped = append(out.Stopped, leakFindingOf(&r.Stopped[i]))
 	}
@@ -177,6 +189,9 @@ func leakFindingOf(f *leaks.Finding) leakFinding {
 	}
 	if f.Line > 0 {
 		out.Line = &f.Line
+	}
+	if b := f.Bound(); b != nil {
+		out.Bound = &leakBound{b.Length, b.Most, b.Full}
 	}
 	for i := range f.Calls {
 		c := &f.Calls[i]

@@ -67,6 +67,9 @@ func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 	if note := LeakNote(r); note != "" {
 		p.leakField("note", note)
 	}
+	if text := LeakFilling(r); text != "" {
+		p.leakField("fills", text)
+	}
 	if past := LeakPast(r); past != "" {
 		p.leakField("before", past)
 	}
@@ -77,7 +80,7 @@ func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 
 // LeakNothing is the subject of a sentence on what does not grow.
 func LeakNothing(r *leaks.Report) string {
-	if len(r.Notes) > 0 {
+	if len(r.Notes)+len(r.Filling) > 0 {
 		return "nothing that matters"
 	}
 	return "nothing"
@@ -105,6 +108,21 @@ func LeakStopped(r *leaks.Report) string {
 	text := fmt.Sprintf("%s kept %s until step %d, and has kept its %s since", f.Name(), LeakMore(f), f.Last, Bytes(f.Grown))
 	if n := len(r.Stopped) - 1; n > 0 {
 		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
+	}
+	return text
+}
+
+// LeakFilling says what grows only until its container is full; empty: nothing does.
+func LeakFilling(r *leaks.Report) string {
+	if len(r.Filling) == 0 {
+		return ""
+	}
+	f := &r.Filling[0]
+	b := f.Bound()
+	text := fmt.Sprintf("%s keeps %s in %s, which had %s of at most %s elements when it was read: %s when it is full",
+		f.Name(), LeakMore(f), words.Line(varpath.Readable(f.Holder)), Count(b.Length), Count(b.Most), Bytes(b.Full))
+	if n := len(r.Filling) - 1; n > 0 {
+		text += fmt.Sprintf("; so does %s", Plural(uint64(n), "other line"))
 	}
 	return text
 }

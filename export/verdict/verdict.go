@@ -86,6 +86,9 @@ func growthNotes(r *leaks.Report) []Note {
 	if text := table.LeakNote(r); text != "" {
 		out = append(out, Note{"note", text})
 	}
+	if text := table.LeakFilling(r); text != "" {
+		out = append(out, Note{"fills", text})
+	}
 	if text := table.LeakPast(r); text != "" {
 		out = append(out, Note{"before", text})
 	}

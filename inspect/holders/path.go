@@ -120,6 +120,8 @@ type Step struct {
 	Cycle Path
 	// Resets says that the class of that object has update() and reset(), as metrics have.
 	Resets bool
+	// Length and Most are the elements that a container with a bound has and can hold, such as a deque with a maxlen; Most 0: no bound.
+	Length, Most uint64
 }
 
 // Path is how an object is reached: a root, then links. It is empty when no path is known.

@@ -69,6 +69,11 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 	default:
 		r.pythonStep(&s, kind, aux, from, to, depth)
 		s.Resets = r.resets(to)
+		if h := r.torch.Heap(); to&1 == 0 && h != nil {
+			if length, most, ok := h.Bounded(r.im, to); ok {
+				s.Length, s.Most = length, most
+			}
+		}
 	}
 	s.Name, s.Type = cutText(s.Name), cutText(s.Type)
 	return s

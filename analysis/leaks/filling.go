@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"math"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Bound is the bound of the containers that hold the blocks of a finding.
+type Bound struct {
+	Length uint64 // elements when the containers were read
+	Most   uint64 // elements that they can hold
+	Full   uint64 // bytes of the finding's blocks when they hold that many, at the size that an element has now
+}
+
+// Bound returns the bound of what holds the blocks of a finding; nil: there is none, it is not known, or it is reached.
+func (f *Finding) Bound() *Bound {
+	length, most := f.proof.facts.Length, f.proof.facts.Most
+	if length == 0 || most <= length || f.LiveBlocks <= f.Newer {
+		return nil
+	}
+	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
+	return &Bound{length, most, uint64(read / float64(length) * float64(most))}
+}
+
+// filling moves findings whose containers have a bound to Filling, if all of them fit on their device when they are full.
+func (r *Report) filling(all []Finding, o *Options) []Finding {
+	more := map[event.Device]float64{} // bytes that are still to come
+	bounded := func(f *Finding) bool { return f.Bound() != nil }
+	for i := range all {
+		if f := &all[i]; bounded(f) {
+			more[f.Device] += math.Max(0, float64(f.Bound().Full)-float64(f.LiveBytes))
+		}
+	}
+	return slices.DeleteFunc(all, func(f Finding) bool {
+		if !bounded(&f) {
+			return false
+		}
+		place := roomOf(f.Device, f.Layer, o)
+		if more[f.Device] > place.left() {
+			return false
+		}
+		r.Filling = append(r.Filling, f)
+		return true
+	})
+}

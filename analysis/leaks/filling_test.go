@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/event"
+)
+
+// TestFilling: growth in a container with a bound is no finding if the container fits when it is full, together with others on its device.
+func TestFilling(t *testing.T) {
+	const mib = 1 << 20
+	first := event.Device{Type: event.DeviceCUDA}
+	second := event.Device{Type: event.DeviceCUDA, Index: 1}
+	// one has 20 of 100 elements of 1 MiB each, 5 of which are newer than the reading: 15 were read.
+	one := func(device event.Device) Finding {
+		return Finding{Device: device, Layer: event.LayerTorch, LiveBytes: 20 * mib, LiveBlocks: 20, Newer: 5,
+			proof: proof{facts: advice.Facts{Length: 15, Most: 100}}}
+	}
+	full, unread, free := one(first), one(first), Finding{Device: first, Layer: event.LayerTorch, LiveBytes: mib, LiveBlocks: 1}
+	full.proof.facts.Length, unread.Newer = 100, 20
+	for name, c := range map[string]struct {
+		all               []Finding
+		free              map[event.Device]uint64
+		findings, filling int
+	}{
+		"fits":               {[]Finding{one(first)}, map[event.Device]uint64{first: 80 * mib}, 0, 1},
+		"does not fit":       {[]Finding{one(first)}, map[event.Device]uint64{first: 79 * mib}, 1, 0},
+		"two do not fit":     {[]Finding{one(first), one(first)}, map[event.Device]uint64{first: 159 * mib}, 2, 0},
+		"on two devices":     {[]Finding{one(first), one(second)}, map[event.Device]uint64{first: 80 * mib, second: 79 * mib}, 1, 1},
+		"not known":          {[]Finding{one(first)}, nil, 0, 1},
+		"without a bound":    {[]Finding{free, one(first)}, nil, 1, 1},
+		"full":               {[]Finding{full}, nil, 1, 0},
+		"newer than reading": {[]Finding{unread}, nil, 1, 0},
+	} {
+		r := &Report{}
+		left := r.filling(c.all, &Options{Free: c.free})
+		require.Len(t, left, c.findings, name)
+		require.Len(t, r.Filling, c.filling, name)
+		for i := range r.Filling {
+			require.Equal(t, &Bound{15, 100, 100 * mib}, r.Filling[i].Bound(), name)
+		}
+	}
+}
