@@ -16,7 +16,7 @@ type Bound struct {
 	Full   uint64 // bytes of the finding's blocks when they hold that many, at the size that an element has now
 }
 
-// Bound returns the bound of what holds the blocks of a finding; nil: there is none, it is not known, or it is reached.
+// Bound returns the bound of what holds the blocks of a finding; nil: no bound is known, or it is reached.
 func (f *Finding) Bound() *Bound {
 	length, most := f.proof.facts.Length, f.proof.facts.Most
 	if length == 0 || most <= length || f.LiveBlocks <= f.Newer {
