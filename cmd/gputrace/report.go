@@ -33,6 +33,7 @@ func reportCommand() *cli.Command {
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
 			verboseFlag(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON: of one recording what export -f json writes, of a job its processes"},
+			&cli.BoolFlag{Name: "brief", Usage: "print only the verdict; with --json the first screen, a few KiB"},
 		),
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
@@ -41,6 +42,9 @@ func reportCommand() *cli.Command {
 			w, err := windowOf(c)
 			if err != nil {
 				return err
+			}
+			if c.Bool("brief") {
+				return gatecli.Brief(c, shared(), w != (export.Window{}) || c.IsSet("by"))
 			}
 			if done, err := gatecli.Ranks(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
 				return err

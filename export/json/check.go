@@ -90,7 +90,7 @@ func checkRuleOf(r *gate.Result, texts func(*gate.Result) []string) checkRule {
 }
 
 // countOrNull is null for 0, of what 0 cannot be.
-func countOrNull[T int | uint64](n T) *T {
+func countOrNull[T int | uint32 | uint64 | float64](n T) *T {
 	if n == 0 {
 		return nil
 	}

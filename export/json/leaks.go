@@ -123,13 +123,15 @@ type processLeaks struct {
 	leaksBody
 }
 
+type leaksOfJobFile struct {
+	Format    string         `json:"format"`
+	Version   int            `json:"version"`
+	Processes []processLeaks `json:"processes"`
+}
+
 // WriteLeaksOfJob writes the verdicts on the processes of a job.
 func WriteLeaksOfJob(w io.Writer, processes []ProcessLeaks) error {
-	f := struct {
-		Format    string         `json:"format"`
-		Version   int            `json:"version"`
-		Processes []processLeaks `json:"processes"`
-	}{Format: "gputrace leaks of job", Version: leaksVersion, Processes: []processLeaks{}}
+	f := leaksOfJobFile{Format: "gputrace leaks of job", Version: leaksVersion, Processes: []processLeaks{}}
 	for _, p := range processes {
 		f.Processes = append(f.Processes, processLeaks{p.Folder, *leaksBodyOf(p.Report, p.Sentence)})
 	}

@@ -30,6 +30,7 @@ type OOMInput struct {
 type oomFile struct {
 	Format    string    `json:"format"`
 	Version   int       `json:"version"`
+	Main      *int      `json:"main"` // index in OOMs of the failure that the first screen begins with; null: none
 	OOMs      []oomCase `json:"ooms"`
 	More      int       `json:"more"`
 	Recovered int       `json:"recovered"`
@@ -153,7 +154,11 @@ type oomHolding struct {
 // WriteOOM writes why requests failed.
 func WriteOOM(w io.Writer, in *OOMInput) error {
 	f := oomFile{Format: "gputrace oom", Version: oomVersion, OOMs: []oomCase{}, More: in.Report.More, Recovered: in.Report.Recovered}
+	main := in.Report.Main()
 	for i := range in.Report.Cases {
+		if &in.Report.Cases[i] == main {
+			f.Main = &i
+		}
 		f.OOMs = append(f.OOMs, oomCaseOf(&in.Report.Cases[i], in))
 	}
 	e := json.NewEncoder(w)
