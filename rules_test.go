@@ -134,6 +134,8 @@ var mayImport = map[string][]string{
 		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures", "event/moment", "export", "export/checks", "export/json", "export/table", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
+	// It runs gputrace itself for every answer.
+	"internal/mcpserver":    {"export/table", "internal/cli", "internal/exit", "process"},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
 	"internal/top":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "export/table", "export/verdict", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts", "internal/varpath", "internal/words", "recorder"},

@@ -41,7 +41,7 @@ func completionCommand() *cli.Command {
 // commandArguments has the arguments of commands, "" for the program itself. A command that is not listed takes files.
 var commandArguments = map[string]flags.Arguments{
 	"": commandNames, "help": commandNames, "completion": shellNames,
-	"record": none, "dump": none, "who": none, "doctor": none, "man": none, "version": none,
+	"record": none, "dump": none, "who": none, "doctor": none, "mcp": none, "man": none, "version": none,
 }
 
 func none(*cli.App) []flags.Completion { return nil }

@@ -24,6 +24,7 @@ var Examples = map[string][]Example{
 	},
 	"report": {
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
+		{"gputrace report result --brief", "only the verdict; with --json the whole screen"},
 		{"gputrace report result/trace.gputrace --at peak --by function --top 5", "the five functions that hold the most at the peak"},
 	},
 	"top": {
@@ -75,6 +76,10 @@ var Examples = map[string][]Example{
 	"doctor": {
 		{"sudo gputrace doctor", "whether this machine can be traced on, and what to do when it cannot"},
 		{"sudo gputrace doctor -p 4242", "what would be hooked in process 4242, with a test of a second"},
+	},
+	"mcp": {
+		{"gputrace mcp", "the command line of a server, for a client's configuration"},
+		{"gputrace mcp --allow-record --folder recordings", "record without asking each time, into recordings"},
 	},
 	"completion": {
 		{"source <(gputrace completion bash)", "complete in this shell; in ~/.bashrc, in every one"},
