@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/exit"
+)
+
+// TestJSONFollowsSchemas holds what commands print of recordings against docs/schemas. TestMCP of e2e does so by another validator, also
+// for what they print of processes.
+func TestJSONFollowsSchemas(t *testing.T) {
+	growing, steady := screenRecording(t, screens["growing"]), screenRecording(t, screens["steady"])
+	failed := screenRecording(t, screens["out-of-memory"])
+	job := t.TempDir()
+	for name, path := range map[string]string{"pid1": growing, "pid2": failed} {
+		require.NoError(t, os.Mkdir(filepath.Join(job, name), 0o755))
+		require.NoError(t, os.Rename(path, filepath.Join(job, name, "trace.gputrace")))
+	}
+	growing, failed = filepath.Join(job, "pid1"), filepath.Join(job, "pid2")
+	for _, c := range []struct {
+		schema string
+		code   int
+		line   string
+	}{
+		{"answer", 0, "report --brief --json " + growing}, {"answer", 0, "report --brief --json " + failed},
+		{"answer-of-job", 0, "report --brief --json " + job}, {"ranks", 0, "report --json " + job},
+		{"export", 0, "report --json " + growing}, {"export", 0, "export -f json -o - " + failed},
+		{"leaks", exit.Findings, "leaks --json " + growing}, {"leaks", 0, "leaks --json " + steady},
+		{"leaks-of-job", exit.Findings, "leaks --json " + job},
+		{"oom", exit.Findings, "oom --json " + failed}, {"oom", 0, "oom --json " + steady}, {"oom", exit.Findings, "oom --json " + job},
+		{"check", exit.Gate, "check --no-leaks --no-oom --max-peak 1GiB --json " + growing + " " + steady},
+		{"diff", 0, "diff --json " + steady + " " + growing}, {"diff", 0, "diff --json --by stack --at peak " + steady},
+		{"summary", 0, "summary --json " + growing}, {"fragments", 0, "fragments --json " + steady},
+		{"whatif", 0, "whatif --device-memory 100MiB --json " + failed}, {"version", 0, "version --json"},
+	} {
+		out, stderr, code := gputrace(t, strings.Fields(c.line)...)
+		require.Equal(t, c.code, code, "%s\n%s", c.line, stderr)
+		var value any
+		require.NoError(t, json.Unmarshal([]byte(out), &value), c.line)
+		require.NoError(t, published(t, c.schema).Validate(value), c.line)
+	}
+	require.Error(t, published(t, "answer").Validate(map[string]any{"format": "gputrace answer"}), "the schema asks for something")
+}
+
+// published is a schema of docs/schemas.
+func published(t *testing.T, name string) *jsonschema.Resolved {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "docs", "schemas", name+".json"))
+	require.NoError(t, err)
+	var s jsonschema.Schema
+	require.NoError(t, json.Unmarshal(b, &s))
+	r, err := s.Resolve(nil)
+	require.NoError(t, err)
+	return r
+}
