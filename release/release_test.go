@@ -167,7 +167,8 @@ func TestPython(t *testing.T) {
 	recording := filepath.Join("..", "cmd", "gputrace", "testdata", "recording-1.0.gputrace")
 	const ask = `import json, sys, gputrace
 r = gputrace.open(sys.argv[1])
-print(json.dumps([r.leaks, r.verdict == r.leaks["verdict"], r.out_of_memory["format"], r.blocks(at="peak", by="line")]))
+same = (r.verdict, r.sentence) == (r.answer["verdict"], r.answer["sentence"])
+print(json.dumps([r.leaks, same, r.out_of_memory["format"], r.blocks(at="peak", by="line")]))
 try:
     gputrace.open("no such file")
 except gputrace.Error as error:
@@ -177,6 +178,8 @@ else:
 	var answers []json.RawMessage
 	require.NoError(t, json.Unmarshal([]byte(command(python, "-c", ask, recording)), &answers))
 	require.JSONEq(t, command(installed, "leaks", recording, "--json"), string(answers[0]))
+	points := command(python, "-c", "import importlib.metadata as m; print([e.value for e in m.entry_points(group='pytest11')])")
+	require.Equal(t, "['gputrace.pytest_plugin']", points)
 	require.JSONEq(t, `[true, "gputrace oom"]`, "["+string(answers[1])+","+string(answers[2])+"]")
 	var rows []map[string]any
 	require.NoError(t, json.Unmarshal(answers[3], &rows))

@@ -78,7 +78,7 @@ func platformTag(t target) string {
 	return "manylinux_2_17_" + machine + ".musllinux_1_1_" + machine
 }
 
-// metadata are the two files that pip reads.
+// metadata are the files that pip reads.
 func metadata(r release, t target, folder string, shared []entry) []entry {
 	var readme []byte
 	for _, f := range shared {
@@ -94,8 +94,13 @@ func metadata(r release, t target, folder string, shared []entry) []entry {
 	for platform := range strings.SplitSeq(platformTag(t), ".") {
 		tags += "Tag: py3-none-" + platform + "\n"
 	}
+	// pytest loads its plugins by this name.
+	points := "[pytest11]\ngputrace = gputrace.pytest_plugin\n"
 	generated := "Wheel-Version: 1.0\nGenerator: gputrace release\nRoot-Is-Purelib: false\n" + tags
-	return []entry{{folder + "METADATA", 0o644, []byte(about)}, {folder + "WHEEL", 0o644, []byte(generated)}}
+	return []entry{
+		{folder + "METADATA", 0o644, []byte(about)}, {folder + "WHEEL", 0o644, []byte(generated)},
+		{folder + "entry_points.txt", 0o644, []byte(points)},
+	}
 }
 
 // repository is where the sources are; links on an index page lead there.
@@ -111,8 +116,9 @@ func indexFields() string {
 	}
 	b.WriteString("Keywords: gpu,cuda,pytorch,memory,profiler,leak,out-of-memory,ebpf,pprof\n")
 	for _, c := range []string{
-		"Development Status :: 4 - Beta", "Environment :: Console", "Environment :: GPU :: NVIDIA CUDA", "Intended Audience :: Developers",
-		"Intended Audience :: Science/Research", "Operating System :: POSIX :: Linux", "Operating System :: MacOS", "Programming Language :: Go",
+		"Development Status :: 4 - Beta", "Environment :: Console", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Pytest",
+		"Intended Audience :: Developers", "Intended Audience :: Science/Research", "Operating System :: POSIX :: Linux",
+		"Operating System :: MacOS", "Programming Language :: Go",
 		"Programming Language :: Python :: 3", "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Debuggers",
 		"Topic :: System :: Monitoring", "Typing :: Typed",
 	} {

@@ -13,6 +13,9 @@ installed with it and returns what it prints, so every figure is the program's o
 
     held = gputrace.who(4242)  # a running process of yours; without probes
 
+    with gputrace.record("run"):  # this process, from outside
+        train()
+
 Only allocations() imports something that does not come with Python. It needs pyarrow: ``pip install 'gputrace[pandas]'``.
 """
 
@@ -25,10 +28,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-__all__ = ["Error", "Recording", "open", "program", "run", "snapshot", "who"]
+__all__ = ["Error", "Recorder", "Recording", "open", "program", "record", "run", "snapshot", "steps", "who"]
 
+_WORST = ("out_of_memory", "growing", "unknown", "steady")  # verdicts, the worst first
 _BAD_RESULT = 3  # exit code of commands whose answer is a finding: printed, and no error
 
 
@@ -58,10 +62,13 @@ def program() -> str:
     return found
 
 
-def run(*arguments: str) -> bytes:
-    """Run gputrace with arguments and return its standard output. Raises Error if it fails."""
+def run(*arguments: str, accept: Sequence[int] = ()) -> bytes:
+    """Run gputrace with arguments and return its standard output.
+
+    Raises Error if it fails, which exit code 3 (a finding) is not. accept: further exit codes that are no failure.
+    """
     done = subprocess.run([program(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if done.returncode not in (0, _BAD_RESULT):
+    if done.returncode not in (0, _BAD_RESULT, *accept):
         raise Error(done.stderr.decode(errors="replace").strip(), done.returncode)
     return done.stdout
 
@@ -69,29 +76,40 @@ def run(*arguments: str) -> bytes:
 class Recording:
     """A recording: a trace.gputrace, or the folder that ``gputrace record`` wrote it into."""
 
-    def __init__(self, path: "os.PathLike[str] | str") -> None:
+    def __init__(self, path: "os.PathLike[str] | str", step_on: Optional[str] = None) -> None:
         self.path = os.fspath(path)
+        self._rules = ["--step-on", step_on] if step_on else []
         self._leaks: Optional[Dict[str, Any]] = None
+        self._answer: Optional[Dict[str, Any]] = None
 
     def __repr__(self) -> str:
         return "gputrace.open(%r)" % self.path
 
     @property
+    def answer(self) -> Dict[str, Any]:
+        """The first screen, as ``gputrace report --brief --json`` prints it: verdict, sentence, notes, rows and totals."""
+        if self._answer is None:
+            self._answer = json.loads(run("report", self.path, "--brief", "--json", *self._rules))
+        return self._answer
+
+    @property
     def leaks(self) -> Dict[str, Any]:
         """What ``gputrace leaks --json`` prints: verdict, sentence, steps and findings."""
         if self._leaks is None:
-            self._leaks = json.loads(run("leaks", self.path, "--json"))
+            self._leaks = json.loads(run("leaks", self.path, "--json", *self._rules))
         return self._leaks
 
     @property
     def verdict(self) -> str:
-        """growing, steady, out_of_memory or unknown."""
-        return self.leaks["verdict"]
+        """growing, steady, out_of_memory or unknown; of a job, the worst of its processes."""
+        if "verdict" in self.answer:
+            return self.answer["verdict"]
+        return min((p["verdict"] for p in self.answer["processes"]), key=_WORST.index)
 
     @property
     def sentence(self) -> str:
-        """The verdict in a sentence, as the first screen has it if no request failed."""
-        return self.leaks["sentence"]
+        """The verdict in a sentence, as the first screen has it; of a job, a sentence for each group of processes."""
+        return self.answer["sentence"] if "sentence" in self.answer else "\n".join(self.answer["sentences"])
 
     @property
     def findings(self) -> List[Dict[str, Any]]:
@@ -101,14 +119,16 @@ class Recording:
     @property
     def out_of_memory(self) -> Dict[str, Any]:
         """What ``gputrace oom --json`` prints: each refused request, why, and what was in use."""
-        return json.loads(run("oom", self.path, "--json"))
+        return json.loads(run("oom", self.path, "--json", *self._rules))
 
-    def blocks(self, at: str = "end", by: str = "line") -> List[Dict[str, Any]]:
+    def blocks(self, at: str = "end", by: str = "line", since: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return what is in use at a moment, a row for each line, function, stack, category, phase, module, op, device or holder.
 
-        Moments are those of ``gputrace report --at``: peak, end, 12.5s, step:12, oom. Numbers are ints; sizes are bytes.
+        Moments are those of ``gputrace report --at``: peak, end, 12.5s, step:12, oom. Numbers are ints; sizes are bytes. since: only what
+        was allocated after this moment.
         """
-        text = run("export", self.path, "-f", "csv", "--at", at, "--by", by, "-o", "-").decode()
+        window = ["--at", at] if since is None else ["--from", since] + (["--to", at] if at != "end" else [])
+        text = run("export", self.path, "-f", "csv", *window, "--by", by, "-o", "-", *self._rules).decode()
         return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
     def allocations(self) -> Any:
@@ -128,10 +148,13 @@ def _number(text: Optional[str]) -> Any:
         return text
 
 
-def open(path: "os.PathLike[str] | str") -> Recording:
-    """Open a recording or the folder that has one. Raises Error if gputrace cannot read it."""
-    recording = Recording(path)
-    recording.leaks  # reads the recording: what is wrong with it is said here
+def open(path: "os.PathLike[str] | str", step_on: Optional[str] = None) -> Recording:
+    """Open a recording, or the folder of one or of a job. Raises Error if gputrace cannot read it.
+
+    step_on: a step begins where this function is called.
+    """
+    recording = Recording(path, step_on)
+    recording.answer  # reads the recording: an error in it is raised here
     return recording
 
 
@@ -159,3 +182,6 @@ def _main() -> None:
     except FileNotFoundError as error:
         sys.exit("gputrace: %s" % error)
     os.execv(path, ["gputrace", *sys.argv[1:]])
+
+
+from gputrace._record import Recorder, record, steps  # noqa: E402 (it needs what is above)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the pytest plugin with pytester: pytest plugin_test.py, with GPUTRACE set."""
+
+import pytest
+
+pytest_plugins = "pytester"
+
+TESTS = """
+import gputrace, pytest, torch
+
+kept = []
+
+@pytest.mark.limit_gpu_memory("64 MiB", gpu_leaks=0)
+def test_within():
+    held = torch.zeros(1 << 22, device="cuda")
+    held.self = held  # only a cycle holds it at the end
+
+@pytest.mark.limit_gpu_memory("8 MiB")
+def test_peak():
+    torch.zeros(1 << 22, device="cuda")
+    print("PEAK", torch.cuda.max_memory_allocated() >> 20)
+
+@pytest.mark.limit_gpu_memory(gpu_leaks="1 KiB")
+def test_leak():
+    kept.append(torch.zeros(1 << 18, device="cuda"))
+
+@gputrace.steps
+def train_step(x):
+    kept.append(x * 2)
+
+def test_record(tmp_path):
+    x = torch.zeros(1 << 10, device="cuda")
+    with gputrace.record(tmp_path / "run", page=False) as recorder:
+        for _ in range(40):
+            train_step(x)
+    finding, = recorder.recording.findings
+    assert recorder.error is None and recorder.recording.verdict == "growing", recorder.recording.sentence
+    assert (finding["function"], finding["block_bytes_per_step"]) == ("train_step", 4096)
+    assert recorder.recording.answer["steps"]["source"] == "chosen"
+    assert sum(row["bytes"] for row in recorder.recording.blocks()) == torch.cuda.memory_allocated()
+"""
+
+UNMARKED_GPU = """
+import gputrace, pytest, sys
+
+@pytest.mark.limit_gpu_memory("1 GiB", gpu_leaks=0)
+def test_limited():
+    pass
+
+def test_record(tmp_path, capfd):
+    with gputrace.record(tmp_path / "run") as recorder:
+        pass
+    assert recorder.recording is None
+    assert recorder.error in capfd.readouterr().err
+"""
+
+
+def test_limits(pytester):
+    pytester.makepyfile(TESTS)
+    result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "-rA")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*max-peak: cuda:0 reached 16.0 MiB, 8.0 MiB above the limit of 8.0 MiB*",
+            "PEAK 16",
+            "the test kept 1.0 MiB of GPU memory, more than 1.0 KiB:",
+            "  allocated at *1.0 MiB  test_limits.py:17 test_leak",
+            "  held by *1.0 MiB  test_limits.kept[[]0]",
+        ]
+    )
+
+
+@pytest.fixture
+def refused(pytester, monkeypatch):
+    """A gputrace that may not record."""
+    program = pytester.path / "refused"
+    program.write_text("#!/bin/sh\necho 'gputrace: not permitted\n  CAP_BPF is missing' >&2\nexit 6\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("GPUTRACE", str(program))
+    pytester.makepyfile(UNMARKED_GPU)
+
+
+def test_without_rights(pytester, refused):
+    result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin")
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["*NotChecked: the GPU memory of *::test_limited was not checked: not permitted; CAP_BPF is missing"])
+
+
+def test_required(pytester, refused):
+    result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "--gpu-memory=require")
+    result.assert_outcomes(passed=1, failed=1)
+    pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "--gpu-memory=off").assert_outcomes(passed=2)
+
+
+def test_without_a_gpu(pytester):
+    pytester.makepyfile(UNMARKED_GPU)
+    pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "--gpu-memory=require").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("mark", ["", "'much'", "1, 2", "leaks=0"])
+def test_misuse(pytester, mark):
+    pytester.makepyfile("import pytest\n@pytest.mark.limit_gpu_memory(%s)\ndef test_it(): pass" % mark)
+    result = pytester.runpytest_inprocess("-p", "gputrace.pytest_plugin")
+    assert result.ret != 0 and "limit_gpu_memory" in result.stdout.str()

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records this process from outside: ``with gputrace.record("run"):`` and ``@gputrace.steps``."""
+
+import ctypes
+import functools
+import inspect
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, List, Optional, TypeVar, Union
+
+import gputrace
+
+Path = Union[str, "os.PathLike[str]"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: "Yama" in ASCII
+_ATTACH_SECONDS = 60.0  # a machine at full load may need this to attach
+_END_SECONDS = 300.0  # reading the holders and writing may take long after hours of recording
+_RANGE = "Optimizer.step#gputrace.steps"  # the tracer takes ranges that begin like this for marks of steps
+_INTERRUPTED = 130  # exit code: interrupted before any data
+_WAITING = "waiting for pid"  # begins the message that the process has not loaded CUDA yet
+
+_step_function: Optional[str] = None
+
+
+def steps(function: F) -> F:
+    """Mark the function whose calls are the steps of the program: ``@gputrace.steps``.
+
+    The recorder recognises calls in the stacks of allocations. An empty range of PyTorch's profiler before each call, some microseconds,
+    separates it from the one before. Without the mark, steps are found by the optimizer, the backward pass or the data loader.
+    """
+    global _step_function
+    _step_function = inspect.unwrap(function).__qualname__
+
+    @functools.wraps(function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            with torch.autograd.profiler.record_function(_RANGE):
+                pass
+        return function(*args, **kwargs)
+
+    return marked  # type: ignore[return-value]
+
+
+class Recorder:
+    """A recording of this process; made by record(). Nothing that goes wrong with it raises an exception: ``error`` has the reason."""
+
+    def __init__(self, folder: Optional[Path], page: bool, step_on: Optional[str], children: bool, quiet: bool) -> None:
+        #: The folder of results.
+        self.folder = os.path.abspath(folder if folder is not None else _free_name())
+        #: Why nothing is recorded, in a line; None while all is well.
+        self.error: Optional[str] = None
+        #: True if the process has used no GPU, so that there was nothing to record.
+        self.unused = False
+        self.step_on = step_on or _step_function
+        self._page, self._children, self._quiet = page, children, quiet
+        self._process: Optional["subprocess.Popen[bytes]"] = None
+        self._work = ""
+        self._recording: Optional[gputrace.Recording] = None
+
+    def start(self) -> "Recorder":
+        """Start to record, and return when the recorder is attached or has refused."""
+        try:
+            self._start()
+        except OSError as error:  # there is no program, or no room for its files
+            self._fail(str(error))
+        return self
+
+    def _start(self) -> None:
+        self._work = tempfile.mkdtemp(prefix="gputrace-")
+        ready, said = os.path.join(self._work, "ready"), os.path.join(self._work, "said")
+        arguments = [gputrace.program(), "record", "-p", str(os.getpid()), "--wait", "--ready-file", ready, "-o", self.folder]
+        arguments += ["-f", "html" if self._page else "none"]
+        if self.step_on:
+            arguments += ["--step-on", self.step_on]
+        if self._children:
+            arguments.append("--children")
+        with open(said, "wb") as out:
+            # A session of its own: Ctrl-C in the terminal is for the program, which ends the recording.
+            self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        _allow(self._process.pid)
+        for _ in range(int(_ATTACH_SECONDS / 0.01)):
+            if os.path.exists(ready) or self._said().startswith(_WAITING):
+                return
+            if self._process.poll() is not None:
+                self._fail(_reason(self._said()))
+                return
+            time.sleep(0.01)
+        self._process.kill()
+        self._fail("not attached within %d s" % _ATTACH_SECONDS)
+
+    def stop(self) -> Optional["gputrace.Recording"]:
+        """End the recording and return it; None if there is none, as when the program has not used a GPU."""
+        process, self._process = self._process, None
+        if process is not None and self.error is None:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.returncode == _INTERRUPTED:
+                self.unused = True
+                self._fail("it has not used a GPU")
+            elif not os.path.isdir(self.folder):
+                self._fail(_reason(self._said()))
+        _allow(0)
+        shutil.rmtree(self._work, ignore_errors=True)
+        return self.recording
+
+    @property
+    def recording(self) -> Optional["gputrace.Recording"]:
+        """The finished recording; None before its end, or if there is none."""
+        if self._recording is None and self._process is None and self.error is None:
+            try:
+                self._recording = self._open()
+            except gputrace.Error as error:
+                self._fail(_reason(str(error)))
+        return self._recording
+
+    def _open(self) -> "gputrace.Recording":
+        try:
+            return gputrace.open(self.folder, step_on=self.step_on)
+        except gputrace.Error:
+            if self.step_on is None:
+                raise
+        return gputrace.open(self.folder)  # the function was not called often enough
+
+    def __enter__(self) -> "Recorder":
+        return self.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+    def _said(self) -> str:
+        try:
+            with open(os.path.join(self._work, "said"), errors="replace") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def _fail(self, reason: str) -> None:
+        self.error = reason
+        if not self._quiet:
+            print("gputrace: the GPU memory of this process is not recorded: %s" % reason, file=sys.stderr, flush=True)
+
+
+def record(
+    folder: Optional[Path] = None, *, page: bool = True, step_on: Optional[str] = None, children: bool = False, quiet: bool = False
+) -> Recorder:
+    """Record this process's GPU memory into a new folder while the block of ``with`` runs::
+
+        with gputrace.record("run") as recorder:
+            train()
+        print(recorder.recording.sentence if recorder.recording else recorder.error)
+
+    The recorder is a process of its own that reads this one from outside, as ``gputrace record`` does, with the same rights. Without them
+    the block runs unharmed, and one line on standard error says what is missing.
+
+    folder: where the results go; by default gputrace-1, gputrace-2 ... in the current folder.
+    page: also write report.html there.
+    step_on: a step begins where this function is called; @gputrace.steps marks it too.
+    children: also the processes that this one starts.
+    quiet: print nothing; Recorder.error has the line.
+    """
+    return Recorder(folder, page, step_on, children, quiet)
+
+
+def _free_name() -> str:
+    number = 1
+    while os.path.exists("gputrace-%d" % number):
+        number += 1
+    return "gputrace-%d" % number
+
+
+def _reason(said: str) -> str:
+    """Return what the program printed when it failed, in one line: the cause and, after it, the remedy."""
+    lines: List[str] = [line.strip() for line in said.strip().splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.startswith("gputrace: ")), max(0, len(lines) - 1))
+    return "; ".join(lines[start:]).replace("gputrace: ", "", 1) or "gputrace ended without a message"
+
+
+def _allow(pid: int) -> None:
+    """Let a process of the same user read this one's memory, which Yama else allows to parents only; 0: none any more."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+    except AttributeError:  # not Linux
+        pass
