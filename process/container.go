@@ -40,8 +40,9 @@ var containerGroups = []struct {
 	path    *regexp.Regexp
 }{
 	{"docker", regexp.MustCompile(`/docker[-/]([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
+	{"docker", regexp.MustCompile(`/ecs/[^/]+/([0-9a-f]{32}-\d+)(?:/|$)`)},
 	{"podman", regexp.MustCompile(`/libpod-(?:conmon-)?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
-	{"containerd", regexp.MustCompile(`/cri-containerd-([0-9a-f]{64})\.scope(?:/|$)`)},
+	{"containerd", regexp.MustCompile(`[/:](?:cri-containerd|nerdctl)[-:]([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
 	{"cri-o", regexp.MustCompile(`/crio-([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
 	{"container", regexp.MustCompile(`/kubepods.*/([0-9a-f]{64})(?:/|$)`)},
 	{"lxc", regexp.MustCompile(`/lxc(?:\.payload)?[./]([^/]+)(?:/|$)`)},
@@ -51,7 +52,7 @@ var containerGroups = []struct {
 // Container returns the container of the process. If the control group shows none but the PID namespace differs from
 // ours, the process is in an unknown container.
 func (p *Process) Container() Container {
-	c := containerOf(p.Cgroups())
+	c := ContainerOf(p.Cgroups())
 	if c.Runtime == "" {
 		own, err := (&Process{root: "/proc/self"}).Namespace("pid")
 		if theirs, e := p.Namespace("pid"); err != nil || e != nil || own == theirs {
@@ -69,15 +70,22 @@ func (p *Process) Container() Container {
 	return c
 }
 
-// containerOf finds the control group of a container in the lines of /proc/PID/cgroup.
-func containerOf(cgroups string) Container {
+// ContainerOf finds the control group of a container in the lines of /proc/PID/cgroup. If containers are nested, as in a
+// cluster whose nodes are containers, it is the innermost.
+func ContainerOf(cgroups string) Container {
 	for line := range strings.Lines(cgroups) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		path := f[len(f)-1]
+		path, found, at := f[len(f)-1], Container{}, -1
 		for _, g := range containerGroups {
-			if m := g.path.FindStringSubmatch(path); m != nil {
-				return Container{Runtime: g.runtime, ID: m[1]}
+			all := g.path.FindAllStringSubmatchIndex(path, -1)
+			if len(all) == 0 || all[len(all)-1][2] <= at {
+				continue
 			}
+			m := all[len(all)-1]
+			found, at = Container{Runtime: g.runtime, ID: path[m[2]:m[3]]}, m[2]
+		}
+		if at >= 0 {
+			return found
 		}
 	}
 	return Container{}

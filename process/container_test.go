@@ -13,6 +13,7 @@ import (
 // TestContainerOf: paths as runtimes make them, by both drivers of control groups.
 func TestContainerOf(t *testing.T) {
 	id := strings.Repeat("3f2a91b0c4d5e6f7", 4)
+	node := "0::/docker/" + strings.Repeat("0", 64) + "/kubelet.slice"
 	for cgroups, want := range map[string]string{
 		"0::/": "", "": "", "x": "",
 		"0::/user.slice/user-1000.slice/session-2.scope":                                                  "",
@@ -25,8 +26,13 @@ func TestContainerOf(t *testing.T) {
 		"0::/lxc.payload.web1/init.scope":                                                                 "lxc web1",
 		"0::/lxc/web1":                                                                                    "lxc web1",
 		"0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0":                                   "slurm 4711",
+
+		node + "/kubelet-kubepods-pod1.slice/cri-containerd-" + id + ".scope":          "containerd 3f2a91b0c4d5",
+		"0::/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:" + id: "containerd 3f2a91b0c4d5",
+		"0::/user.slice/nerdctl-" + id + ".scope":                                      "containerd 3f2a91b0c4d5",
+		"1:name=systemd:/ecs/0123abcd/" + id[:32] + "-12345":                           "docker " + id[:32] + "-12345",
 	} {
-		c := containerOf(cgroups)
+		c := ContainerOf(cgroups)
 		require.Equal(t, want, c.String(), cgroups)
 	}
 	c := Container{Runtime: "containerd", ID: id, Name: "train-0"}
