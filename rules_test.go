@@ -153,6 +153,13 @@ var mayImport = map[string][]string{
 		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
+	// The node agent: a user of the recorder that serves what it knows.
+	"agent/kube":  {},
+	"agent/place": {"internal/words", "process"},
+	"agent": {
+		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/pprof", "export/table", "export/verdict", "heap",
+		"internal/size", "internal/words", "process", "recorder", "recorder/rank",
+	},
 	// The table of the formats, and what a recording says beside its events.
 	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
 	"export/": {

@@ -3,6 +3,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -26,6 +28,7 @@ type State struct {
 type ProcessState struct {
 	Process *Process
 	Totals  heap.Totals
+	Lost    uint64  // number of the process's events that were lost
 	Rate    float64 // blocks allocated per second, recently
 	Curve   []Sample
 	Paused  string        // as Target.Paused, set for a process that allocated nothing recently
@@ -116,7 +119,7 @@ func (r *Recorder) state() *State {
 	for _, p := range ordered(r.all) {
 		if p.done == nil {
 			state := ProcessState{
-				Process: p, Totals: p.heap.Totals(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
+				Process: p, Totals: p.heap.Totals(), Lost: p.target.Lost(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
 				Leaks: p.Leaks(),
 			}
 			if state.Rate == 0 {
@@ -164,6 +167,12 @@ func (r *Recorder) State(ctx context.Context) (*State, error) {
 	var out *State
 	err := r.do(ctx, func() { out = r.state() })
 	return out, err
+}
+
+// Hits returns the outcomes of the runs of every probe, for all processes.
+func (r *Recorder) Hits(ctx context.Context) (out []figures.Hits, err error) {
+	done := r.do(ctx, func() { out, err = r.source.Hits() })
+	return out, cmp.Or(done, err)
 }
 
 // View returns a copy of the live set of a process.

@@ -73,6 +73,10 @@ var Examples = map[string][]Example{
 		{"gputrace who -p 4242 --top 5", "the five that hold the most"},
 		{"gputrace who -p 4242 --by module", "by the module whose parameters, gradients and buffers they are"},
 	},
+	"agent": {
+		{"sudo gputrace agent", "every GPU process of this machine, at http://127.0.0.1:9409"},
+		{"gputrace agent --config agent.yaml --check", "whether a configuration can be used"},
+	},
 	"doctor": {
 		{"sudo gputrace doctor", "whether this machine can be traced on, and what to do when it cannot"},
 		{"sudo gputrace doctor -p 4242", "what would be hooked in process 4242, with a test of a second"},

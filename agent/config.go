@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/relabel"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gputrace/gputrace/internal/size"
+)
+
+// Config is the agent's configuration. Each field has a default, so that an empty file is a configuration.
+type Config struct {
+	// Listen is the address of the HTTP server. Other addresses than loopback need WebConfigFile or AllowInsecure.
+	Listen string `yaml:"listen"`
+	// WebConfigFile is a file of Prometheus's exporter toolkit, for TLS and basic authentication. Empty: neither.
+	WebConfigFile string `yaml:"web_config_file"`
+	// AllowInsecure serves an address that others can reach without TLS or authentication.
+	AllowInsecure bool `yaml:"allow_insecure"`
+	// Advertise is the address that service discovery returns. Empty: the one at which it was asked.
+	Advertise string `yaml:"advertise"`
+
+	// Processes matches the program names or command lines of the processes to trace. Empty: all that use a GPU.
+	Processes string `yaml:"processes"`
+	// RelabelConfigs are rules of Prometheus for the labels of a process. A process that they drop is not traced.
+	RelabelConfigs []*relabel.Config `yaml:"relabel_configs"`
+	// Labels are added to each process, before RelabelConfigs.
+	Labels map[string]string `yaml:"labels"`
+	// JobVariables are environment variables of a process that name its job, if its control group does not.
+	JobVariables []string `yaml:"job_variables"`
+	// Kubernetes asks the API server for the names of pods.
+	Kubernetes KubernetesConfig `yaml:"kubernetes"`
+
+	// Interval is how often lines and verdicts are computed. Bytes are read at each scrape.
+	Interval model.Duration `yaml:"interval"`
+	// TopLines is the number of lines of each process with a metric. MaxLines limits the different ones in its whole life.
+	TopLines int `yaml:"top_lines"`
+	MaxLines int `yaml:"max_lines"`
+	// MaxTargets is the number of processes that are traced at a time.
+	MaxTargets int `yaml:"max_targets"`
+	// MaxStacks is the number of different stacks that are kept of a process.
+	MaxStacks int `yaml:"max_stacks"`
+	// MemoryLimit is the agent's own memory above which no further process is traced; above half as much again the
+	// recorder starts anew.
+	MemoryLimit Size `yaml:"memory_limit"`
+	// RingSize is the size of the ring between kernel and agent.
+	RingSize Size `yaml:"ring_size"`
+	// Holders reads from the process's memory what holds memory that grows.
+	Holders bool `yaml:"holders"`
+	// StepOn is the function whose calls begin steps. Empty: detected.
+	StepOn string `yaml:"step_on"`
+	// CacheDir stores unwind tables between runs. Empty: no cache.
+	CacheDir string `yaml:"cache_dir"`
+	// IdleRestart is how long nothing must be traced for the recorder to start anew, which frees the tables of libraries.
+	IdleRestart model.Duration `yaml:"idle_restart"`
+}
+
+// KubernetesConfig is the part of the configuration about Kubernetes. Empty fields are as in a pod.
+type KubernetesConfig struct {
+	Names     bool   `yaml:"names"`
+	APIServer string `yaml:"api_server"`
+	TokenFile string `yaml:"token_file"`
+	CAFile    string `yaml:"ca_file"`
+	Node      string `yaml:"node"`
+}
+
+// Size is a number of bytes that is written as "512MiB".
+type Size uint64
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *Size) UnmarshalYAML(n *yaml.Node) error {
+	v, err := size.Parse(n.Value)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", n.Line, err)
+	}
+	*s = Size(v)
+	return nil
+}
+
+// The most that a configuration may ask for, so that a scrape has a bounded size.
+const (
+	mostTargets = 1000
+	mostTop     = 100
+)
+
+// ReadConfig reads a configuration file. Empty: the defaults.
+func ReadConfig(path string) (*Config, error) {
+	var text []byte
+	if path != "" {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+	}
+	c, err := ParseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// ParseConfig parses a configuration and completes it.
+func ParseConfig(text []byte) (*Config, error) {
+	c := &Config{
+		Listen: "127.0.0.1:9409", Interval: model.Duration(15 * time.Second), TopLines: 10, MaxLines: 1000, MaxTargets: 100,
+		MaxStacks: 65536, MemoryLimit: 512 << 20, RingSize: 8 << 20, Holders: true, IdleRestart: model.Duration(10 * time.Minute),
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return c, c.check()
+}
+
+// check reports a value that cannot be used.
+func (c *Config) check() error {
+	for _, n := range []struct {
+		name               string
+		value, least, most int
+	}{
+		{"top_lines", c.TopLines, 0, mostTop}, {"max_lines", c.MaxLines, c.TopLines, 100_000}, {"max_targets", c.MaxTargets, 1, mostTargets},
+		{"max_stacks", c.MaxStacks, 1, 1 << 20}, {"interval in seconds", int(time.Duration(c.Interval).Seconds()), 1, 3600},
+		{"memory_limit in MiB", int(c.MemoryLimit >> 20), 64, 1 << 20},
+	} {
+		if n.value < n.least || n.value > n.most {
+			return fmt.Errorf("%s: %d is not between %d and %d", n.name, n.value, n.least, n.most)
+		}
+	}
+	if c.RingSize < 4096 || c.RingSize&(c.RingSize-1) != 0 || c.RingSize > 1<<30 {
+		return errors.New("ring_size: not a power of two of at least 4KiB")
+	}
+	if _, err := regexp.Compile(c.Processes); err != nil {
+		return fmt.Errorf("processes: %w", err)
+	}
+	for i, r := range c.RelabelConfigs {
+		if err := r.Validate(model.UTF8Validation); err != nil {
+			return fmt.Errorf("relabel_configs, rule %d: %w", i+1, err)
+		}
+	}
+	for name := range c.Labels {
+		if !model.LegacyValidation.IsValidLabelName(name) {
+			return fmt.Errorf("labels: %q is no name of a label", name)
+		}
+	}
+	return c.checkAddress()
+}
+
+// checkAddress refuses to show jobs to everyone who can reach the machine, unless that was asked for.
+func (c *Config) checkAddress() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	ip := net.ParseIP(host)
+	if host == "localhost" || ip != nil && ip.IsLoopback() || c.WebConfigFile != "" || c.AllowInsecure {
+		return nil
+	}
+	return fmt.Errorf("listen: others can reach %s: set web_config_file for TLS or a password, or allow_insecure: true", c.Listen)
+}
+
+// pattern returns the expression of Processes; nil: all.
+func (c *Config) pattern() *regexp.Regexp {
+	if c.Processes == "" {
+		return nil
+	}
+	return regexp.MustCompile(c.Processes)
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/gputrace/gputrace/export/pprof"
+)
+
+// Limits of the server: a client that is slow, or many of them, must not keep the agent from its work.
+const (
+	headerTimeout = 10 * time.Second
+	writeTimeout  = 2 * time.Minute
+	shutdownTime  = 3 * time.Second
+	maxProfiles   = 2 // at a time
+)
+
+// listen opens the address, and returns the function that serves it until its context is done.
+func (a *Agent) listen() (func(context.Context) error, error) {
+	if err := web.Validate(a.config.WebConfigFile); err != nil {
+		return nil, fmt.Errorf("web_config_file: %w", err)
+	}
+	l, err := net.Listen("tcp", a.config.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	a.log.Info("serving", "address", l.Addr().String())
+	server := &http.Server{
+		Handler: a.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: 1 << 16,
+	}
+	return func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() {
+			end, cancel := context.WithTimeout(context.Background(), shutdownTime)
+			defer cancel()
+			_ = server.Shutdown(end) // what is still being sent is cut off
+			_ = server.Close()
+		})
+		defer stop()
+		systemd := false
+		f := &web.FlagConfig{WebListenAddresses: &[]string{a.config.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &a.config.WebConfigFile}
+		if err := web.Serve(l, server, f, a.log); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// Handler returns the handler of everything that the agent serves.
+func (a *Agent) Handler() http.Handler {
+	m := http.NewServeMux()
+	slots := make(chan struct{}, maxProfiles)
+	m.HandleFunc("GET /metrics", a.serveMetrics)
+	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(slots, false))
+	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(slots, true))
+	m.HandleFunc("GET /api/v1/targets", a.serveTargets)
+	m.HandleFunc("GET /sd", a.serveDiscovery)
+	m.HandleFunc("GET /target", a.servePage)
+	m.HandleFunc("GET /{$}", a.serveIndex)
+	m.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
+	m.HandleFunc("GET /-/ready", a.serveReady)
+	return m
+}
+
+func (a *Agent) serveReady(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
+	defer cancel()
+	recorder, err := a.current()
+	if err == nil {
+		_, err = recorder.State(ctx)
+	}
+	if err != nil {
+		http.Error(w, "not ready: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ready")
+}
+
+// notFilters are parameters of requests that do not choose targets. go tool pprof adds seconds.
+var notFilters = []string{"seconds", "format"}
+
+// filtered reports whether a request is for some of the targets.
+func filtered(r *http.Request) bool {
+	for name := range r.URL.Query() {
+		if !slices.Contains(notFilters, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether a target has all labels that a request asks for. The parameter pod may also be namespace/name.
+func matches(t *target, query url.Values) bool {
+	labels := t.process.Labels()
+	for name, values := range query {
+		if slices.Contains(notFilters, name) {
+			continue
+		}
+		is := labels[name]
+		if !slices.ContainsFunc(values, func(v string) bool {
+			return v == is || name == "pod" && v == labels["namespace"]+"/"+is || name == "pid" && v == strconv.Itoa(t.process.PID())
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// chosen returns the targets that a request asks for.
+func (a *Agent) chosen(r *http.Request) []*target {
+	return slices.DeleteFunc(a.all(), func(t *target) bool { return !matches(t, r.URL.Query()) })
+}
+
+// profile serves the live memory of the chosen targets in the format of pprof.
+func (a *Agent) profile(slots chan struct{}, peak bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-r.Context().Done():
+			return
+		}
+		all, err := a.moments(r.Context(), a.chosen(r))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		if len(all) == 0 {
+			http.Error(w, "no traced process has these labels; see /api/v1/targets", http.StatusNotFound)
+			return
+		}
+		var parts []pprof.Part
+		for i, v := range views(all, peak) {
+			p := all[i].Process
+			parts = append(parts, pprof.Part{View: v, Rank: p.Rank().Label(), Labels: p.Labels()})
+		}
+		in := pprof.Input{
+			View: parts[0].View, Rank: parts[0].Rank, Labels: parts[0].Labels, More: parts[1:], Kind: pprof.InUse, Time: all[0].Time,
+			Comments: []string{"gputrace " + a.version + " agent"},
+		}
+		if peak && len(parts) > 1 {
+			in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Disposition", `attachment; filename="gpu.pb.gz"`)
+		a.counts.profiles.Add(1)
+		if err := pprof.Write(w, in); err != nil {
+			a.log.Warn("a profile was not sent", "error", err)
+		}
+	}
+}
+
+// targetFile is a target in JSON.
+type targetFile struct {
+	PID      int               `json:"pid"`
+	Program  string            `json:"program"`
+	Labels   map[string]string `json:"labels"`
+	Attached time.Time         `json:"attached"`
+	*summary
+}
+
+func (a *Agent) serveTargets(w http.ResponseWriter, r *http.Request) {
+	out := struct {
+		Version string       `json:"version"`
+		Targets []targetFile `json:"targets"`
+	}{a.version, []targetFile{}}
+	for _, t := range a.chosen(r) {
+		last, _ := t.last()
+		out.Targets = append(out.Targets, targetFile{t.process.PID(), t.process.Script(), t.process.Labels(), t.began, last})
+	}
+	writeJSON(w, out)
+}
+
+// group is a group of targets of Prometheus's HTTP service discovery.
+type group struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// serveDiscovery names each target as the agent's own address with a parameter that chooses it.
+func (a *Agent) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	out := []group{}
+	address := a.config.Advertise
+	if address == "" {
+		address = r.Host
+	}
+	for _, t := range a.chosen(r) {
+		pid := strconv.Itoa(t.process.PID())
+		g := group{[]string{address}, map[string]string{
+			"__param_pid": pid, "__profile_path__": "/debug/pprof/gpu_heap", "__meta_gputrace_pid": pid,
+		}}
+		for name, value := range t.process.Labels() {
+			g.Labels[name] = value
+		}
+		out = append(out, g)
+	}
+	writeJSON(w, out)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.Copy(w, strings.NewReader(string(b)+"\n")) // a client that has left needs no answer
+}

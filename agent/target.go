@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/verdict"
+	"github.com/gputrace/gputrace/internal/words"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// target is a process that is traced.
+type target struct {
+	process  *recorder.Process
+	began    time.Time
+	complete bool                // no label is missing
+	lines    map[string]bool     // lines that have had a metric; in the goroutine of summarize
+	driver   time.Time           // when the driver may be asked again, after it did not answer
+	uses     []figures.DriverUse // as last read; nil: not known
+
+	mu      sync.Mutex
+	found   *recorder.Found
+	summary *summary // nil: not made yet
+}
+
+// newTarget is called in the goroutine of the recorder.
+func newTarget(p *recorder.Process) *target {
+	return &target{process: p, began: time.Now(), lines: map[string]bool{}, found: p.Found()}
+}
+
+// summary is what is computed of a process once an interval.
+type summary struct {
+	Time     time.Time           `json:"time"`
+	Verdict  string              `json:"verdict"`  // one of verdict's words
+	Sentence string              `json:"sentence"` // that follows it
+	Notes    []string            `json:"notes,omitempty"`
+	Findings []finding           `json:"findings"`     // what grows, the most bytes per step first
+	Lines    []line              `json:"lines"`        // with the most live memory, the largest first
+	Now      uint64              `json:"in_use_bytes"` // with device memory outside the framework
+	Peak     uint64              `json:"peak_bytes"`
+	Driver   []figures.DriverUse `json:"driver,omitempty"`
+
+	phases map[string]int64 // live bytes by the phase in which they were allocated
+}
+
+// finding is a line that grows.
+type finding struct {
+	Line   string  `json:"line"`
+	Bytes  float64 `json:"bytes_per_step"`
+	Live   uint64  `json:"live_bytes"`
+	Holder string  `json:"holder,omitempty"`
+	Advice string  `json:"advice,omitempty"`
+}
+
+// line is a line of the program with live memory.
+type line struct {
+	Name   string `json:"line"`
+	Bytes  int64  `json:"live_bytes"`
+	Blocks uint64 `json:"blocks"`
+}
+
+// otherLines is the name of the sum of all lines without a metric of their own.
+const otherLines = "(other lines)"
+
+const (
+	// summaryShare limits the computation of summaries to 1/summaryShare of one CPU.
+	summaryShare = 20
+	// driverTimeout is how long the driver may take to answer, and driverAgain when it is asked again after it did not.
+	driverTimeout = 3 * time.Second
+	driverAgain   = 5 * time.Minute
+	maxFindings   = 20
+)
+
+// summarize makes a summary of each target once an interval, one after the other, until ctx is done.
+func (a *Agent) summarize(ctx context.Context) {
+	next := map[*target]time.Time{}
+	for ctx.Err() == nil {
+		var due *target
+		all := a.all()
+		for _, t := range all {
+			if due == nil || next[t].Before(next[due]) {
+				due = t
+			}
+		}
+		if len(next) > 2*len(all)+100 {
+			next = map[*target]time.Time{}
+		}
+		wait := time.Second / 4
+		if due != nil && !next[due].After(time.Now()) {
+			next[due] = time.Now().Add(time.Duration(a.config.Interval))
+			took := a.summarizeOne(ctx, due)
+			a.counts.summaries.Add(1)
+			a.counts.viewNanos.Add(took.Nanoseconds())
+			wait = took * (summaryShare - 1)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(wait, time.Duration(a.config.Interval))):
+		}
+	}
+}
+
+// summarizeOne makes the summary of a target, and returns how long the computation took.
+func (a *Agent) summarizeOne(ctx context.Context, t *target) time.Duration {
+	r, err := a.current()
+	if err != nil {
+		return 0
+	}
+	if !t.complete {
+		a.relabel(t)
+	}
+	t.readDriver(ctx)
+	m, err := r.Moment(ctx, t.process)
+	if err != nil {
+		return 0 // it has just ended
+	}
+	began := time.Now()
+	s := a.newSummary(t, m)
+	t.mu.Lock()
+	t.summary, t.found = s, m.Found
+	t.mu.Unlock()
+	return time.Since(began)
+}
+
+// relabel adds names that have become known to the labels of a target.
+func (a *Agent) relabel(t *target) {
+	p, err := process.Open(t.process.PID())
+	if err != nil {
+		return
+	}
+	uid, _ := p.UID()
+	labels, keep, complete := a.labeler.labels(p.PID, p.About(), p.Cgroups(), uid)
+	if t.complete = complete; keep {
+		t.process.SetLabels(labels)
+	}
+}
+
+// readDriver asks the driver what the process uses. A driver that does not answer is not asked again for a while.
+func (t *target) readDriver(ctx context.Context) {
+	if time.Now().Before(t.driver) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, driverTimeout)
+	defer cancel()
+	m := t.process.Memory(ctx)
+	if t.uses = m.Driver; ctx.Err() != nil {
+		t.driver = time.Now().Add(driverAgain)
+	}
+}
+
+// newSummary computes the summary of a moment.
+func (a *Agent) newSummary(t *target, m *recorder.Moment) *summary {
+	v, answer := m.View(), m.Answer()
+	s := &summary{Time: m.Time, Verdict: verdict.Unknown, Now: answer.Now, Peak: answer.Peak, Driver: t.uses, phases: map[string]int64{}}
+	if text := verdict.Of(answer); text != nil {
+		s.Verdict, s.Sentence = text.Word, words.Line(text.Text)
+		for _, n := range text.Notes {
+			s.Notes = append(s.Notes, words.Line(n.Name+": "+n.Text))
+		}
+	}
+	if m.Leaks != nil {
+		s.Findings = findings(m.Leaks)
+	}
+	s.Lines = t.topLines(v, a.config.TopLines, a.config.MaxLines)
+	for i := range v.Sites {
+		if site := &v.Sites[i]; site.Counted() && site.Inuse.Bytes > 0 {
+			s.phases[string(v.Phase(site))] += int64(site.Inuse.Bytes)
+		}
+	}
+	return s
+}
+
+// topLines returns the lines with the most live memory, the largest first, and the sum of the others.
+func (t *target) topLines(v *view.View, top, most int) []line {
+	sum := map[string]*line{}
+	for p := range v.Samples(view.InUse, nil) {
+		name := lineName(p.Name)
+		if sum[name] == nil {
+			sum[name] = &line{Name: name}
+		}
+		sum[name].Bytes, sum[name].Blocks = sum[name].Bytes+p.Bytes, sum[name].Blocks+uint64(p.Objects)
+	}
+	all, rest := make([]line, 0, len(sum)), line{Name: otherLines}
+	for _, l := range sum {
+		all = append(all, *l)
+	}
+	slices.SortFunc(all, func(x, y line) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	out := make([]line, 0, top+1)
+	for _, l := range all {
+		if len(out) < top && t.names(l.Name, most) {
+			out = append(out, l)
+		} else {
+			rest.Bytes, rest.Blocks = rest.Bytes+l.Bytes, rest.Blocks+l.Blocks
+		}
+	}
+	if rest.Bytes != 0 {
+		out = append(out, rest)
+	}
+	return out
+}
+
+// names reports whether a line may have a metric: a program that makes up names for its lines has no more than most.
+func (t *target) names(name string, most int) bool {
+	if name == stacks.BeforeAttach || name == stacks.LostEvents || t.lines[name] {
+		return true
+	}
+	if len(t.lines) >= most {
+		return false
+	}
+	t.lines[name] = true
+	return true
+}
+
+func lineName(name string) string { return words.Cut(words.Line(words.Valid(name)), maxValue) }
+
+func findings(r *leaks.Report) []finding {
+	var out []finding
+	for i := range r.Findings[:min(len(r.Findings), maxFindings)] {
+		f := &r.Findings[i]
+		out = append(out, finding{lineName(f.Name()), f.Bytes, f.LiveBytes, lineName(f.Holder), words.Line(f.Advice())})
+	}
+	return out
+}
+
+// last returns the last summary, nil: none yet, and what was found in the process.
+func (t *target) last() (*summary, *recorder.Found) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.summary, t.found
+}
+
+// all returns the targets in the order in which they were found.
+func (a *Agent) all() []*target {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make([]*target, 0, len(a.targets))
+	for _, t := range a.targets {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(x, y *target) int {
+		return cmp.Or(x.began.Compare(y.began), x.process.PID()-y.process.PID())
+	})
+	return out
+}
+
+// moments returns the current moments of some targets, at most a profile's worth.
+func (a *Agent) moments(ctx context.Context, all []*target) ([]*recorder.Moment, error) {
+	r, err := a.current()
+	if err != nil {
+		return nil, err
+	}
+	var out []*recorder.Moment
+	for _, t := range all {
+		m, err := r.Moment(ctx, t.process)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("read the live set: %w", ctx.Err())
+		}
+		if err == nil { // otherwise it has just ended
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// views makes the views of moments, at their peak or now.
+func views(all []*recorder.Moment, peak bool) []*view.View {
+	var out []*view.View
+	for _, m := range all {
+		v := m.View()
+		if peak {
+			v = v.AtPeak()
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// residentMemory returns the agent's own memory, without files that it maps, bytes; 0: not known.
+func residentMemory() uint64 {
+	b, _ := os.ReadFile("/proc/self/statm") // 0 where there is no such file
+	f := bytes.Fields(b)
+	if len(f) < 3 {
+		return 0
+	}
+	all, _ := strconv.ParseUint(string(f[1]), 10, 64)
+	files, _ := strconv.ParseUint(string(f[2]), 10, 64)
+	return (all - min(all, files)) * uint64(os.Getpagesize())
+}
