@@ -66,7 +66,8 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	}
 	if page != nil {
 		pending = append(pending, page.Lifetimes())
-		s.Trace.SetExit(early.exit(), s.read())
+		read, _ := s.read()
+		s.Trace.SetExit(early.exit(), read)
 		defer s.Trace.SetExit(0, nil)
 	}
 	table, err := s.Steps()
@@ -177,12 +178,13 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	case !grows && peaked(in.Now):
 		peak := at
 		peak.Moment = moment.Moment{Kind: moment.Peak}
-		in.When, in.Time, in.Read = answer.AtPeak, 0, s.read()
+		in.When, in.Time = answer.AtPeak, 0
+		in.Read, in.ReadBytes = s.read()
 		in.View, err = s.selected(peak, likely)
 		return err
 	}
 	if in.When != answer.AtEnd {
-		in.Read = s.read()
+		in.Read, in.ReadBytes = s.read()
 	}
 	in.View, err = s.selected(at, likely)
 	return err

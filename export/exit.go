@@ -69,16 +69,17 @@ func (in *Input) beforeExit() error {
 	in.Selection.Moment = moment.Moment{Kind: moment.SinceStart, Time: s.exit}
 	in.Moment = fmt.Sprintf("before its end, %+.3f s", (time.Duration(s.exit) - time.Duration(c.attached)).Seconds())
 	in.Joined = nil
-	s.Trace.SetExit(s.exit, s.read())
+	read, _ := s.read()
+	s.Trace.SetExit(s.exit, read)
 	return nil
 }
 
 // mostOf is the part of a site's blocks that one thing must have held for newer ones to be taken for its own.
 const mostOf = 0.75
 
-// read is what held most blocks of sites, by name, when holders were last read.
-func (s *Source) read() map[string]string {
-	out := map[string]string{}
+// read is what held most blocks of sites, by name, when holders were last read, and the bytes of each site then.
+func (s *Source) read() (holders map[string]string, bytes map[string]uint64) {
+	holders, bytes = map[string]string{}, map[string]uint64{}
 	sites := map[string][]event.HeldRow{} // of the last reading of each line
 	add := func(rows []event.HeldRow) {
 		fresh := map[string]bool{}
@@ -103,11 +104,12 @@ func (s *Source) read() map[string]string {
 		}
 		for holder, part := range parts {
 			if float64(part) >= mostOf*float64(sum) { // of one at most
-				out[site] = holder
+				holders[site] = holder
 			}
 		}
+		bytes[site] = sum
 	}
-	return out
+	return holders, bytes
 }
 
 // lastRead is the last reading of holders while the program ran; without one, the tables of the end.

@@ -36,6 +36,7 @@ type grouping struct {
 	parts   []Row            // all rows, once they were made
 	garbage map[string]int64 // bytes by holder
 
+	read     map[string]string // as Input.Read, of sites that have about as much as when it was read
 	claimed  map[claimKey]*leaks.Finding
 	inferred bool         // some of the garbage is known only by its line
 	guessed  map[int]bool // entries that are garbage because of their line
@@ -51,11 +52,43 @@ type group struct {
 func newGrouping(in *Input) *grouping {
 	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{}}
 	g.entries = g.split(g.entries)
+	g.readBefore()
 	g.claim(g.entries)
 	for i := range g.entries {
 		g.add(&g.entries[i], g.guessed[i])
 	}
 	return g
+}
+
+// leftOf is the part of a site's bytes in the last scan that must still be in use for the scan to name what is: a program can hand on what it
+// keeps, such as every fifth of a list.
+const leftOf = 0.75
+
+// readBefore keeps of Input.Read what still names the memory in use.
+func (g *grouping) readBefore() {
+	sums := map[string]uint64{}
+	for i := range g.entries {
+		if e := &g.entries[i]; isScanned(e) {
+			sums[site(e)] += uint64(max(0, e.Bytes))
+		}
+	}
+	g.read = map[string]string{}
+	for name, holder := range g.in.Read {
+		if float64(sums[name]) >= leftOf*float64(g.in.ReadBytes[name]) {
+			g.read[name] = holder
+		}
+	}
+}
+
+// isScanned reports whether scans find the holders of an entry's layer.
+func isScanned(e *view.Row) bool { return e.Layer != event.LayerDevice.String() && e.Layer != event.LayerHost.String() }
+
+// readOf returns what held an entry when holders were last read; empty: not known.
+func (g *grouping) readOf(e *view.Row) string {
+	if !isScanned(e) {
+		return ""
+	}
+	return g.read[site(e)]
 }
 
 // site returns the name of an entry's line, as findings and scans use it.
@@ -108,7 +141,7 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 		row.Holder, row.Finding = f.Holder, f
 		return "grows " + cmp.Or(varpath.Readable(f.Holder), f.Name()), row
 	}
-	if read := g.in.Read[site(e)]; row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
+	if read := g.readOf(e); row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
 		row.Holder, row.Inferred = read, uint64(max(0, e.Bytes))
 	}
 	switch {
