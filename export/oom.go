@@ -69,32 +69,48 @@ func (s *Source) replayOOM(report *oom.Report) error {
 	if c == nil || c.Cause(oom.Fragmentation).Alone != oom.Yes || c.Total == event.Unknown {
 		return nil
 	}
-	outside, most := figures.Add(c.Context, c.Others), false
-	if outside == event.Unknown && c.Unseen > 0 {
-		outside, most = c.Unseen+c.Asked, true // as if nothing of the device were free
+	outside := figures.Add(c.Context, c.Others)
+	if outside != event.Unknown {
+		var err error
+		c.Replay, err = s.replayBeside(c, outside)
+		return err
 	}
-	if outside == event.Unknown {
+	if c.Unseen == 0 {
 		return nil
 	}
+	// Less of the device was free than was asked for. What fits if nothing was free fits, and what fails if that much was free fails.
+	most, err := s.replayBeside(c, c.Unseen+c.Asked)
+	if err != nil || most == nil || most.Outcome != oom.Fails {
+		c.Replay = most
+		return err
+	}
+	least, err := s.replayBeside(c, c.Unseen+1)
+	if least != nil && least.Outcome == oom.Fails {
+		c.Replay = least
+	}
+	return err
+}
+
+// replayBeside replays a request with expandable segments on a device on which others have an amount of memory, bytes. nil: not all blocks are
+// known at any moment.
+func (s *Source) replayBeside(c *oom.Case, outside uint64) (replay *oom.Replay, err error) {
 	rows, err := s.WhatIf(&whatif.Ask{Settings: []whatif.Settings{{Expandable: true}}, Device: c.Total, Outside: outside})
 	if err != nil {
 		if exit.Code(err) == exit.Nothing {
-			return nil // not all blocks are known at any moment
+			return nil, nil
 		}
-		return err
+		return nil, err
 	}
 	table, err := s.Steps()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i := range rows {
 		if r := &rows[i]; r.PID == c.PID && r.Device == c.Device {
-			if replay := s.replayOf(r, c, table); !most || replay.Outcome != oom.Fails {
-				c.Replay = replay
-			}
+			replay = s.replayOf(r, c, table)
 		}
 	}
-	return nil
+	return replay, nil
 }
 
 // replayOf replays a request that failed, and what the steps before it did after the same request.
