@@ -26,6 +26,8 @@ type Course struct {
 	Reserved Reserves
 	// Streams is the number of streams for which something was allocated.
 	Streams int
+	// NewStreams is the number of them for which nothing was allocated before the later half of the time.
+	NewStreams int
 }
 
 // Reserves is the reserved memory at three moments of a recording, bytes.
@@ -50,10 +52,10 @@ type Follower struct {
 	half     uint64 // beginning of the later half, CLOCK_BOOTTIME nanoseconds
 	late     uint64
 	reserved Reserves
-	stream   uint64 // of the allocation before; it mostly has the same
-	streams  map[uint64]bool
-	last     moment   // after the last allocation
-	tail     []moment // after the frees that follow it
+	stream   uint64          // of the allocation before; it mostly has the same
+	streams  map[uint64]bool // true: nothing was allocated before the later half
+	last     moment          // after the last allocation
+	tail     []moment        // after the frees that follow it
 }
 
 // NewFollower returns a follower that has seen no event, for a recording from start to end, CLOCK_BOOTTIME nanoseconds.
@@ -64,6 +66,11 @@ func NewFollower(table *steps.Table, start, end uint64) *Follower {
 // Course returns the course after all events. ended: the recording ended with the program.
 func (f *Follower) Course(ended bool) *Course {
 	out := &Course{Reserved: f.reserved, Streams: len(f.streams), First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
+	for _, late := range f.streams {
+		if late {
+			out.NewStreams++
+		}
+	}
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
 		lows := make([]uint64, len(late))
@@ -118,7 +125,9 @@ func (f *Follower) seeReserved(e *event.Event) {
 			f.streams = map[uint64]bool{}
 		}
 		f.stream = e.Stream
-		f.streams[e.Stream] = true
+		if _, ok := f.streams[e.Stream]; !ok {
+			f.streams[e.Stream] = e.Time >= f.half
+		}
 	}
 	r := &f.reserved
 	r.Last = f.sums.Reserved()

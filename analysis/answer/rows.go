@@ -81,7 +81,9 @@ func (g *grouping) readBefore() {
 }
 
 // isScanned reports whether scans find the holders of an entry's layer.
-func isScanned(e *view.Row) bool { return e.Layer != event.LayerDevice.String() && e.Layer != event.LayerHost.String() }
+func isScanned(e *view.Row) bool {
+	return e.Layer != event.LayerDevice.String() && e.Layer != event.LayerHost.String()
+}
 
 // readOf returns what held an entry when holders were last read; empty: not known.
 func (g *grouping) readOf(e *view.Row) string {

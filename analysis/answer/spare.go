@@ -43,6 +43,8 @@ type Cached struct {
 	// From is Reserved at the beginning, if it rose to the end of the recording; 0: it did not.
 	From    uint64
 	Streams int // number of streams for which something was allocated
+	// NewStreams is the number of them for which nothing was allocated before the later half of the recording.
+	NewStreams int
 }
 
 // Waiting is memory that the program freed and another stream's work still uses.
@@ -106,16 +108,19 @@ func cached(a *Answer, late uint64, torch []figures.TorchMemory) *Cached {
 	return c
 }
 
-// risenBy: reserved memory rises if each half of the recording added one part in this number.
-const risenBy = 20
+// Reserved memory rises if each half of the recording added one part in risenBy, and both together one part in risenAll or leastSpare.
+const (
+	risenBy  = 20
+	risenAll = 4
+)
 
 // follow notes whether the reserved memory rose in both halves of the recording.
 func (c *Cached) follow(course *Course) {
 	if c == nil {
 		return
 	}
-	c.Streams = course.Streams
-	if r := course.Reserved; r.Half > r.First+r.First/risenBy && r.Last > r.Half+r.Half/risenBy && r.Last >= r.First+leastSpare {
+	c.Streams, c.NewStreams = course.Streams, course.NewStreams
+	if r := course.Reserved; r.Half > r.First+r.First/risenBy && r.Last > r.Half+r.Half/risenBy && r.Last >= r.First+min(leastSpare, r.Last/risenAll) {
 		c.From = r.First
 	}
 }

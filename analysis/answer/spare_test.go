@@ -55,19 +55,20 @@ func TestReservedRises(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, half, last, want uint64
 	}{
-		"in both halves":   {90, 220, 400, 90},
-		"a warm-up":        {90, 400, 400, 0},
-		"a late load":      {90, 90, 400, 0},
-		"by little":        {600, 625, 700, 0},
-		"few bytes":        {10, 30, 73, 0},
-		"it was not known": {0, 0, 0, 0},
+		"in both halves":    {90, 220, 400, 90},
+		"a warm-up":         {90, 400, 400, 0},
+		"a late load":       {90, 90, 400, 0},
+		"by little":         {600, 625, 700, 0},
+		"few bytes":         {200, 220, 262, 0},
+		"of a small amount": {44, 66, 88, 44},
+		"it was not known":  {0, 0, 0, 0},
 	} {
-		course := &Course{Late: mib, Streams: 7}
+		course := &Course{Late: mib, Streams: 7, NewStreams: 2}
 		course.Reserved.First, course.Reserved.Half, course.Reserved.Last = c.first*mib, c.half*mib, c.last*mib
 		a := &Answer{Reserved: 400 * mib}
 		a.spare(&Input{Course: course})
 		require.Equal(t, c.want*mib, a.Cached.From, name)
-		require.Equal(t, 7, a.Cached.Streams)
+		require.Equal(t, []int{7, 2}, []int{a.Cached.Streams, a.Cached.NewStreams})
 	}
 }
 
@@ -85,9 +86,10 @@ func TestFollowReserved(t *testing.T) {
 	see(4, 0, 120, 9, event.KindFree)
 	see(6, 0, event.Unknown, event.Unknown, event.KindAlloc)
 	see(9, 1, 500, 7, event.KindAlloc)
+	see(10, 1, 500, 8, event.KindAlloc)
 	c := f.Course(false)
 	require.Equal(t, []uint64{100, 170, 620}, []uint64{c.Reserved.First, c.Reserved.Half, c.Reserved.Last})
-	require.Equal(t, 2, c.Streams)
+	require.Equal(t, []int{3, 1}, []int{c.Streams, c.NewStreams}, "7 has been used in the first half")
 }
 
 func TestWaiting(t *testing.T) {

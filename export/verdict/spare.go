@@ -62,18 +62,18 @@ func cached(c *answer.Cached) string {
 		text += fmt.Sprintf(" (largest piece %s)", table.Bytes(c.Largest))
 	}
 	switch {
-	case c.From > 0 && c.Streams >= manyStreams:
-		return text + fmt.Sprintf(". Reserved memory rose all along, from %s to %s: %d streams were used, and memory that is freed on one "+
-			"serves no other; reuse a few streams",
-			table.Bytes(c.From), table.Bytes(c.Reserved), c.Streams)
+	case c.From > 0 && c.NewStreams > 0 && c.Streams >= manyStreams:
+		return text + fmt.Sprintf(". Reserved memory rose all along, from %s to %s: %d streams were used, %d of them only in the later half of the "+
+			"recording, and memory that is freed on one serves no other; reuse a few streams",
+			table.Bytes(c.From), table.Bytes(c.Reserved), c.Streams, c.NewStreams)
 	case c.From > 0:
 		text += fmt.Sprintf(". Reserved memory rose all along, from %s to %s", table.Bytes(c.From), table.Bytes(c.Reserved))
 	}
 	return text + ": gputrace whatif compares settings of the allocator"
 }
 
-// manyStreams are more streams than a program has for its own work, its copies and its communication.
-const manyStreams = 5
+// manyStreams are more streams than a program has for its own work and its copies.
+const manyStreams = 3
 
 func retried(r *answer.Retried) string {
 	text := table.Were(r.Count, "request") + " refused and recovered: PyTorch returned its cache to the driver and asked again"

@@ -44,10 +44,10 @@ func TestSpare(t *testing.T) {
 // TestReservedRises: what is reserved has its course, and the streams where there are many.
 func TestReservedRises(t *testing.T) {
 	const gib = 1 << 30
-	c := &answer.Cached{Bytes: gib, Reserved: 2 * gib, Used: gib, Largest: event.Unknown, Streams: manyStreams}
+	c := &answer.Cached{Bytes: gib, Reserved: 2 * gib, Used: gib, Largest: event.Unknown, Streams: manyStreams, NewStreams: 1}
 	require.NotContains(t, cached(c), "rose")
 	c.From = gib / 2
-	require.Contains(t, cached(c), "rose all along, from 512.0 MiB to 2.0 GiB: 5 streams were used")
-	c.Streams--
+	require.Contains(t, cached(c), "rose all along, from 512.0 MiB to 2.0 GiB: 3 streams were used, 1 of them only in the later half")
+	c.NewStreams--
 	require.Contains(t, cached(c), "rose all along, from 512.0 MiB to 2.0 GiB: gputrace whatif")
 }
