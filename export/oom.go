@@ -91,8 +91,8 @@ func (s *Source) replayOOM(report *oom.Report) error {
 	return err
 }
 
-// replayBeside replays a request with expandable segments on a device on which others have an amount of memory, bytes. nil: not all blocks are
-// known at any moment.
+// replayBeside replays a request with expandable segments on a device on which others have an amount of memory, bytes. It is nil
+// if not all blocks are known at any moment.
 func (s *Source) replayBeside(c *oom.Case, outside uint64) (replay *oom.Replay, err error) {
 	rows, err := s.WhatIf(&whatif.Ask{Settings: []whatif.Settings{{Expandable: true}}, Device: c.Total, Outside: outside})
 	if err != nil {

@@ -155,12 +155,21 @@ func sayLonger(e *Evidence) string {
 }
 
 func sayGrew(e *Evidence) string {
-	of := "elements"
+	of, what := "elements", "delete what is no longer needed, or keep it on the CPU"
+	if strings.HasSuffix(e.Grew.Container, ".queue") { // of queue.Queue
+		what = "give the queue a maxsize, or keep its elements on the CPU"
+	}
+	if strings.HasSuffix(e.Grew.Container, ".param_groups") || strings.HasSuffix(e.Grew.Container, "_hooks") {
+		what = "delete what is no longer needed" // these are used where they are
+	}
 	if e.Grew.Keys {
 		of = "keys"
 	}
-	return fmt.Sprintf("%s grew from %d to %d %s: delete what is no longer needed, or keep it on the CPU", short(e.Grew.Container),
-		e.Grew.From, e.Grew.To, of)
+	name := short(e.Grew.Container)
+	if e.Grew.From == 0 {
+		return fmt.Sprintf("%s has %d %s and gets more: %s", name, e.Grew.To, of, what)
+	}
+	return fmt.Sprintf("%s grew from %d to %d %s: %s", name, e.Grew.From, e.Grew.To, of, what)
 }
 
 func isBounded(e *Evidence) bool {

@@ -187,8 +187,8 @@ var proofs = map[string]struct {
 			Keys: true}},
 		says: "sessions grew from 144 to 216 keys: delete what is no longer needed",
 		not: map[string]Evidence{
-			"one reading": {Holder: "main() local sessions[216 keys].cache[0..4]"},
-			"graphs":      {Holder: "losses[0..9].grad_fn …", Grew: varpath.Growth{Container: "losses", From: 4, To: 10}},
+			"not known": {Holder: "main() local sessions[216 keys].cache[0..4]"},
+			"graphs":    {Holder: "losses[0..9].grad_fn …", Grew: varpath.Growth{Container: "losses", From: 4, To: 10}},
 		},
 	},
 	"cache": {
@@ -289,4 +289,17 @@ func TestGradientNeverCleared(t *testing.T) {
 	require.Contains(t, Text(&e), "on what one step hands to the next")
 	e.Holder, e.Nodes = "C++ AddBackward0 …", false
 	require.Contains(t, Text(&e), "the state that each step hands to the next")
+}
+
+// TestContainers: what is said of a container that gets elements, by what it is.
+func TestContainers(t *testing.T) {
+	for want, g := range map[string]varpath.Growth{
+		"a.kept has 391 elements and gets more: delete what is no longer needed, or":    {Container: "f() local a.kept", To: 391},
+		"q.queue has 78 elements and gets more: give the queue a maxsize":               {Container: "q.queue", To: 78},
+		"opt.param_groups grew from 35 to 49 elements: delete what is no longer needed": {Container: "opt.param_groups", From: 35, To: 49},
+		"g.waiting grew from 9 to 19 keys: delete what is no longer needed, or":         {Container: "g.waiting", From: 9, To: 19, Keys: true},
+	} {
+		got := Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g})
+		require.True(t, strings.HasPrefix(got, want), got)
+	}
 }

@@ -16,6 +16,7 @@ const (
 	groupsPart  = ".param_groups["
 	contextPart = " ctx."
 	tracePart   = ".__traceback__"
+	waiting     = " suspended "
 )
 
 // frames matches the prefix of a name that is a variable of a function, a closure or a default.
@@ -60,8 +61,13 @@ func keysVary(holder string) bool {
 // variable returns the variable whose elements a name covers, without its frame: "made" for "train() local made[0..9].state[*]".
 func variable(e *Evidence) string { return variableOf(e.Holder) }
 
-// short returns a name without its frame, closure or default.
-func short(name string) string { return strings.TrimSpace(frames.ReplaceAllString(name, "")) }
+// short returns a name without its frame, closure or default. Of the variables of frames that wait, it returns where these frames are kept.
+func short(name string) string {
+	if kept, _, ok := strings.Cut(name, waiting); ok && varies(kept) {
+		name = kept
+	}
+	return strings.TrimSpace(frames.ReplaceAllString(name, ""))
+}
 
 func variableOf(holder string) string {
 	name := short(graphOf(holder))

@@ -60,8 +60,8 @@ func newGrouping(in *Input) *grouping {
 	return g
 }
 
-// leftOf is the part of a site's bytes in the last scan that must still be in use for the scan to name what is: a program can hand on what it
-// keeps, such as every fifth of a list.
+// leftOf is the part of a site's bytes in the last scan that must still be in use for the scan to name what is: a program
+// can hand on what it keeps, such as every fifth of a list.
 const leftOf = 0.75
 
 // readBefore keeps of Input.Read what still names the memory in use.

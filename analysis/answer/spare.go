@@ -120,7 +120,8 @@ func (c *Cached) follow(course *Course) {
 		return
 	}
 	c.Streams, c.NewStreams = course.Streams, course.NewStreams
-	if r := course.Reserved; r.Half > r.First+r.First/risenBy && r.Last > r.Half+r.Half/risenBy && r.Last >= r.First+min(leastSpare, r.Last/risenAll) {
+	r := course.Reserved
+	if r.Half > r.First+r.First/risenBy && r.Last > r.Half+r.Half/risenBy && r.Last >= r.First+min(leastSpare, r.Last/risenAll) {
 		c.From = r.First
 	}
 }

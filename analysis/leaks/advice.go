@@ -3,6 +3,7 @@
 package leaks
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/advice"
@@ -73,8 +74,26 @@ func (f *Finding) grew(readings [][]Holder) varpath.Growth {
 			return g
 		}
 	}
-	return varpath.Growth{}
+	return f.gets()
 }
+
+// fewGets is how many times as many elements as blocks of one rise a container must have to be the one that gets them.
+const fewGets = 4
+
+// gets returns the container whose elements the growth adds to, where one reading tells: it has many more than one rise adds blocks.
+func (f *Finding) gets() varpath.Growth {
+	if f.Blocks <= 0 {
+		return varpath.Growth{}
+	}
+	g, ok := varpath.Many(f.Holder, int(fewGets*math.Ceil(f.Blocks*float64(f.Period))))
+	if !ok || g.To < leastGets {
+		return varpath.Growth{}
+	}
+	return g
+}
+
+// leastGets is the least number of elements of a container of which one reading tells that it gets more.
+const leastGets = 10
 
 // prove collects the evidence for advice.
 func (d *detector) prove(all []Finding, o *Options) {

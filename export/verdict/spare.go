@@ -63,8 +63,8 @@ func cached(c *answer.Cached) string {
 	}
 	switch {
 	case c.From > 0 && c.NewStreams > 0 && c.Streams >= manyStreams:
-		return text + fmt.Sprintf(". Reserved memory rose all along, from %s to %s: %d streams were used, %d of them only in the later half of the "+
-			"recording, and memory that is freed on one serves no other; reuse a few streams",
+		return text + fmt.Sprintf(". Reserved memory rose all along, from %s to %s: %d streams were used, "+
+			"%d of them only in the later half of the recording, and memory that is freed on one serves no other; reuse a few streams",
 			table.Bytes(c.From), table.Bytes(c.Reserved), c.Streams, c.NewStreams)
 	case c.From > 0:
 		text += fmt.Sprintf(". Reserved memory rose all along, from %s to %s", table.Bytes(c.From), table.Bytes(c.Reserved))

@@ -263,7 +263,7 @@ func it(n int) string {
 	if n == 1 {
 		return "it"
 	}
-	return fmt.Sprintf("all %d that grow", n)
+	return fmt.Sprintf("the %d growing lines", n)
 }
 
 func ownersText(c *oom.Case) string {

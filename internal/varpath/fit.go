@@ -117,8 +117,14 @@ func withoutIndices(e []string, last int, keys bool) string {
 // traceback is the attribute of an exception that leads to frames.
 const traceback = ".__traceback__"
 
-// withoutFrames leaves out what lies between a traceback and the variable of the frame that it keeps.
+// withoutFrames leaves out what lies between a traceback, or the object of a frame that waits, and the variable of the frame.
 func withoutFrames(elements []string) []string {
+	for i := 1; i+1 < len(elements); i++ {
+		if strings.HasPrefix(elements[i], suspended) {
+			variable := "." + strings.TrimPrefix(elements[i+1], " ")
+			return slices.Concat(withoutFrames(elements[:i]), []string{variable}, withoutFrames(elements[i+2:]))
+		}
+	}
 	i := slices.Index(elements, traceback)
 	if i < 0 {
 		return elements

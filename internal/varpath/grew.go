@@ -44,6 +44,22 @@ func Grew(before, now string) (g Growth, ok bool) {
 	return g, ok && g.Container != ""
 }
 
+// Many returns the container with the most elements in a name, if it has a number of them at least, and four times as many as any
+// other, as Growth with From 0.
+func Many(name string, least int) (g Growth, ok bool) {
+	const clearly = 4
+	p := Parse(name)
+	second := 0
+	for i, e := range p.Elements {
+		if n, keys := count(e); n > g.To {
+			second, g = g.To, Growth{join(p.Elements[:i]), 0, n, keys}
+		} else {
+			second = max(second, n)
+		}
+	}
+	return g, g.To >= max(least, 1) && g.To >= clearly*second && g.Container != "" && !slices.ContainsFunc(p.Elements, isOpen)
+}
+
 // isOpen reports whether an element stands for several names, of which not all lead to the same containers.
 func isOpen(element string) bool {
 	return element == anyOf || element == "[*]" || element[0] != '[' && strings.Contains(element, "*")

@@ -40,3 +40,23 @@ func TestGrew(t *testing.T) {
 		require.False(t, ok, c[1])
 	}
 }
+
+// TestMany: the container with many more elements than any other of the name.
+func TestMany(t *testing.T) {
+	for name, want := range map[string]Growth{
+		"self.cam.activations[0..390]":                                 {"self.cam.activations", 0, 391, false},
+		"a.py:1 f() local q.queue[0..77][0..1]":                        {"q.queue", 0, 78, false},
+		"blocks[0..1].lora_A[40 keys].weight":                          {"blocks[0..1].lora_A", 0, 40, true},
+		"g.waiting[164 items in 1..327] suspended b.py:2 g() local kv": {"g.waiting", 0, 164, false},
+	} {
+		got, ok := Many(name, 40)
+		require.True(t, ok, name)
+		require.Equal(t, want, got)
+		_, ok = Many(name, want.To+1)
+		require.False(t, ok, "too few")
+	}
+	for _, name := range []string{"layers[0..95].cache[0..39]", "kept", "", "a…kept[0..99]", "net.*[0..99]", "[0..99]"} {
+		_, ok := Many(name, 10)
+		require.False(t, ok, name)
+	}
+}

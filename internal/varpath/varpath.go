@@ -24,13 +24,21 @@ const (
 	graph   = ".grad_fn"
 	// tbFrame is followed by the frame that a traceback keeps, and local.
 	tbFrame = ".tb_frame "
+	// suspended is followed by the frame of a generator or coroutine that waits, and local.
+	suspended = " suspended "
 )
+
+// isFrame reports whether the rest of a name begins with a frame that an object keeps.
+func isFrame(rest string) bool {
+	return strings.HasPrefix(rest, tbFrame) || strings.HasPrefix(rest, suspended)
+}
 
 // Parse takes a name apart.
 func Parse(name string) Path {
 	var p Path
 	rest := name
-	outside, _, _ := strings.Cut(name, tbFrame) // what a traceback leads to is no variable of its own
+	outside, _, _ := strings.Cut(name, tbFrame) // the variables of a frame that an object keeps are no roots
+	outside, _, _ = strings.Cut(outside, suspended)
 	if i := lastOutside(outside, local); i >= 0 {
 		p.Where, rest = name[:i], name[i+len(local):]
 	}
@@ -94,7 +102,7 @@ func elementLength(s string) int {
 	case strings.HasPrefix(s, graph) && (len(s) == len(graph) || strings.IndexByte(" <", s[len(graph)]) >= 0):
 		return len(s) // nodes of a graph
 	}
-	if strings.HasPrefix(s, tbFrame) {
+	if isFrame(s) {
 		if i := strings.Index(s, local); i > 0 {
 			return i + len(local) - 1
 		}
@@ -143,7 +151,7 @@ func kind(element string) string {
 		return "[]"
 	case strings.HasPrefix(element, graph):
 		return graph
-	case strings.HasPrefix(element, tbFrame):
+	case isFrame(element):
 		return whereKey(element)
 	case element[0] != '.' || element == anyName:
 		return element

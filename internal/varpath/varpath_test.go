@@ -21,7 +21,8 @@ func TestParse(t *testing.T) {
 		"a.py:1 f() local x[0].grad_fn<Add> > Mul[0].y":   {"a.py:1 f()", "x", "[0]", ".grad_fn<Add> > Mul[0].y"},
 		"losses[0..9].grad_fn …":                          {"", "losses", "[0..9]", ".grad_fn …"},
 		"mod.f closure x[0]":                              {"", "mod", ".f", " closure", " x", "[0]"},
-		"a.py:1 f() local g suspended b.py:2 g() local h": {"a.py:1 f() local g suspended b.py:2 g()", "h"},
+		"suspended b.py:2 g() local h":                    {"suspended b.py:2 g()", "h"},
+		"a.py:1 f() local g suspended b.py:2 g() local h": {"a.py:1 f()", "g", " suspended b.py:2 g() local", " h"},
 		"a.py:1 f() local e[0].__traceback__.tb_next.tb_frame b.py:2 g() local h.x": {
 			"a.py:1 f()", "e", "[0]", ".__traceback__", ".tb_next", ".tb_frame b.py:2 g() local", " h", ".x",
 		},
@@ -37,6 +38,7 @@ func TestParse(t *testing.T) {
 
 func TestKey(t *testing.T) {
 	for _, same := range [][]string{
+		{"a.py:1 f() local g[0..3] suspended b.py:2 g() local h", "a.py:9 f() local g[4 keys] suspended b.py:7 g() local h"},
 		{"diag.attn[0..6]['block2'][0..49]", "diag.attn[7]['a', 'b'][9]", "diag.attn[0..9][6 keys][5 items in 0..9]"},
 		{"a.py:8 main() local self.kept[0]", "a.py:99 main() local self.kept[0..3]"},
 		{"net.head_7.weight", "net.head_1..head_240.weight", "net.head_*.weight"},
@@ -131,5 +133,8 @@ func TestFit(t *testing.T) {
 	kept := "a.py:1 main() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local output"
 	require.Equal(t, "failures[0..61].__traceback__…output", Fit(kept, 36))
 	require.Equal(t, "failures…__traceback__…output", Fit(kept, 32))
+	stream := "a.py:81 main() local gateway.resumable[164 items in 1..327] suspended a.py:42 Sampler.stream() local kv"
+	require.Equal(t, "gateway.resumable[164 items in 1..327].kv", Fit(stream, 60))
+	require.Equal(t, "gateway.resumable…kv", Fit(stream, 32))
 	require.Equal(t, "opt.state[…]", Fit("opt.state[148 keys]['exp_avg', 'exp_avg_sq']", 12))
 }
