@@ -96,7 +96,7 @@ var rules = []Rule{
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
-	{"forward", func(e *Evidence) bool { return e.Calls }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
+	{"forward", func(e *Evidence) bool { return e.Calls && (!Named(e.Holder) || holdsGraph(e.Holder) || e.Nodes) }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
 	{"slice", isSlice, says("%s keeps slices, and each keeps the whole tensor that it is a part of: keep .clone() of the slice", variable)},
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},

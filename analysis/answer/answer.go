@@ -97,6 +97,7 @@ type Answer struct {
 	Silent    string // an allocator without totals: the figures have what it handed out since the attach; empty: all have totals
 	Between   uint64 // allocators' blocks between steps; 0: not known
 	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
+	Peaks     Peaks  // the course of such maxima
 	Exit      uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end
 	parts     []Row  // all rows, including those not shown, in order
 	// First and Last are the allocators' blocks at their first and last event.
@@ -156,7 +157,7 @@ func New(in *Input) *Answer {
 	a.Garbage = a.garbageOf(g, in)
 	a.totals(in)
 	if in.Course != nil {
-		a.Between, a.High = in.Course.Between, in.Course.High
+		a.Between, a.High, a.Peaks = in.Course.Between, in.Course.High, in.Course.Peaks
 		a.First, a.Last, a.Exit, a.Quiet = in.Course.First, in.Course.Last, in.Course.Exit, in.Course.Quiet
 	}
 	a.spare(in)

@@ -181,3 +181,20 @@ func TestTotals(t *testing.T) {
 		require.EqualValues(t, event.Unknown, of(accounts...).Reserved)
 	}
 }
+
+// TestPeaks: the peaks of steps have a course where each sixth of the steps has a higher one, in the median, by enough in all.
+func TestPeaks(t *testing.T) {
+	levelsOf := func(n int, high func(i int) uint64) (out []level) {
+		for i := range n {
+			out = append(out, level{high: high(i)})
+		}
+		return out
+	}
+	rises := func(i int) uint64 { return 1000 + uint64(i)*10 }
+	require.Equal(t, Peaks{1050, 1550}, peaksOf(levelsOf(60, rises)))
+	require.Equal(t, Peaks{1060, 1560}, peaksOf(levelsOf(61, rises)), "the first is left out")
+	require.Equal(t, Peaks{}, peaksOf(levelsOf(29, rises)), "too few")
+	require.Equal(t, Peaks{}, peaksOf(levelsOf(60, func(i int) uint64 { return 10000 + uint64(i)*10 })), "too little")
+	require.Equal(t, Peaks{}, peaksOf(levelsOf(60, func(i int) uint64 { return 1000 + uint64(min(i, 45))*10 })), "it has stopped")
+	require.Equal(t, Peaks{}, peaksOf(levelsOf(600, func(i int) uint64 { return 1000 + uint64(i*7919%600) })), "any order")
+}

@@ -26,8 +26,44 @@ type Course struct {
 	Reserved Reserves
 	// Streams is the number of streams for which something was allocated.
 	Streams int
+	// Peaks is the course of the steps' peaks.
+	Peaks Peaks
 	// NewStreams is the number of them for which nothing was allocated before the later half of the time.
 	NewStreams int
+}
+
+// Peaks are the medians of the peaks of the first and the last sixth of all steps, bytes. They are 0 unless each sixth has a higher one
+// than the sixth before.
+type Peaks struct{ First, Last uint64 }
+
+const (
+	parts = 6
+	// leastSteps is the least number of steps of a part. The last median is higher than the first by one part in leastRise or more.
+	leastSteps = 5
+	leastRise  = 8
+)
+
+func peaksOf(levels []level) Peaks {
+	n := len(levels) / parts
+	if n < leastSteps {
+		return Peaks{}
+	}
+	var medians [parts]uint64
+	for i := range medians {
+		highs := make([]uint64, n)
+		for k, l := range levels[len(levels)-(parts-i)*n:][:n] {
+			highs[k] = l.high
+		}
+		slices.Sort(highs)
+		medians[i] = highs[n/2]
+		if i > 0 && medians[i] <= medians[i-1] {
+			return Peaks{}
+		}
+	}
+	if first, last := medians[0], medians[parts-1]; last >= first+first/leastRise {
+		return Peaks{first, last}
+	}
+	return Peaks{}
 }
 
 // Reserves is the reserved memory at three moments of a recording, bytes.
@@ -71,6 +107,7 @@ func (f *Follower) Course(ended bool) *Course {
 			out.NewStreams++
 		}
 	}
+	out.Peaks = peaksOf(f.levels)
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
 		lows := make([]uint64, len(late))

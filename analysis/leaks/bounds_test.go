@@ -164,6 +164,30 @@ func TestNameForwards(t *testing.T) {
 	}
 }
 
+// TestForwardLine: the outermost call of a module, unless a hook of the program allocates, which no forward calls.
+func TestForwardLine(t *testing.T) {
+	const module = "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py"
+	python := func(file, function string) event.Frame {
+		return event.Frame{Kind: event.FramePython, File: file, Func: function, Line: 1}
+	}
+	call := python(module, "Module._call_impl")
+	program, net, hook := python("train.py", "main"), python("net.py", "Net.forward"), python("probe.py", "Probe.hook")
+	linear := python("/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", "Linear.forward")
+	for name, c := range map[string]struct {
+		frames []event.Frame
+		want   string
+	}{
+		"a module":                        {[]event.Frame{linear, call, net, call, program}, "main"},
+		"a function that a forward calls": {[]event.Frame{python("net.py", "mix"), net, call, program}, "main"},
+		"a function that PyTorch's calls": {[]event.Frame{python("net.py", "act"), linear, call, program}, "main"},
+		"a hook":                          {[]event.Frame{hook, call, net, call, program}, ""},
+		"a module in a hook":              {[]event.Frame{linear, call, hook, call, program}, ""},
+		"no module":                       {[]event.Frame{program}, ""},
+	} {
+		require.Equal(t, c.want, newDetector(nil, resolveNone).forwardLine(c.frames).function, name)
+	}
+}
+
 // TestAdvice: what to do follows from what grows and what keeps it.
 func TestAdvice(t *testing.T) {
 	for _, c := range []struct {

@@ -300,19 +300,28 @@ func lineOf(f *event.Frame) line {
 	return line{file: f.File, line: max(0, f.Line), function: f.Func}
 }
 
-// forwardLine returns the outermost line of the program that calls a module (torch/nn/modules/module.py).
+// forwardLine returns the outermost line of the program that calls a module (torch/nn/modules/module.py). What a hook of the program
+// allocates, which a module calls beside its forward, is not the forward's: then it returns the zero line.
 func (d *detector) forwardLine(frames []event.Frame) line {
 	var out line
-	called := false
+	called, own, forward := false, false, false // own, forward: of the frames that the next call of a module leads to
 	for i := range frames {
 		f := &frames[i]
 		if f.Kind != event.FramePython {
 			continue
 		}
-		if called && !stacks.IsLibrary(f.File, d.library) {
+		program := !stacks.IsLibrary(f.File, d.library)
+		if called && program {
 			out = lineOf(f)
 		}
-		called = strings.HasSuffix(f.File, "torch/nn/modules/module.py")
+		if called = strings.HasSuffix(f.File, "torch/nn/modules/module.py"); !called {
+			own, forward = own || program, forward || stacks.IsForward(f)
+			continue
+		}
+		if own && !forward {
+			return line{}
+		}
+		own, forward = false, false
 	}
 	return out
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -24,6 +26,30 @@ func (f *Finding) Bound() *Bound {
 	}
 	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
 	return &Bound{length, most, uint64(read / float64(length) * float64(most))}
+}
+
+// isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
+// phase, and replaces the one before.
+func (f *Finding) isLongerInput() bool {
+	input := f.Layer == event.LayerTorch && f.Blocks == 0 && f.Phase == phases.Input
+	return input && f.Stack != nil && copied[stacks.Operator(f.Stack.Frames)]
+}
+
+// copied are the operators of PyTorch that copy a tensor to a device.
+var copied = map[string]bool{
+	"aten::to_device": true, "aten::to_dtype": true, "aten::to_dtype_layout": true, "aten::to_other": true,
+	"aten::_to_copy": true, "aten::copy_": true,
+}
+
+// longer moves batches that are longer each time to Longer.
+func (r *Report) longer(all []Finding) []Finding {
+	return slices.DeleteFunc(all, func(f Finding) bool {
+		if !f.isLongerInput() {
+			return false
+		}
+		r.Longer = append(r.Longer, f)
+		return true
+	})
 }
 
 // filling moves findings whose containers have a bound to Filling, if all of them fit on their device when they are full.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -45,4 +46,21 @@ func TestFilling(t *testing.T) {
 			require.Equal(t, &Bound{15, 100, 100 * mib}, r.Filling[i].Bound(), name)
 		}
 	}
+}
+
+// TestLonger: a batch that is copied to the device in the input phase, longer each time, is no finding; anything else is.
+func TestLonger(t *testing.T) {
+	stack := func(operator string) *event.Stack {
+		return &event.Stack{Frames: []event.Frame{
+			{Kind: event.FrameNative, Func: "at::_ops::" + operator + "::call"}, {Kind: event.FramePython, File: "train.py", Line: 3, Func: "main"},
+		}}
+	}
+	batch := func() Finding {
+		return Finding{Layer: event.LayerTorch, Phase: phases.Input, Stack: stack("to_dtype_layout")}
+	}
+	batch1, history, kept, forward, unread := batch(), batch(), batch(), batch(), batch()
+	batch1.Stack, history.Stack, kept.Blocks, forward.Phase, unread.Stack = stack("to_device"), stack("cat"), 1, phases.Forward, nil
+	r := &Report{}
+	require.Len(t, r.longer([]Finding{batch1, history, kept, forward, unread}), 4)
+	require.Len(t, r.Longer, 1)
 }

@@ -113,6 +113,8 @@ type Report struct {
 	Notes []Finding
 	// Filling is growth that ends when a container is full, which then fits on its device. It does not change the verdict. See Bound.
 	Filling []Finding
+	// Longer are batches that are longer each time. They do not change the verdict.
+	Longer []Finding
 	// Past is growth in a loop that has ended, if another one is running now.
 	Past []Finding
 	// Stopped is growth that has stopped in the running loop, such as a cache that is full: by Grown bytes, until step Last.
@@ -271,11 +273,11 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading()
 	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
-		r.Findings, r.Notes = weigh(r.filling(d.findings(&r.Steps, o), o), &r.Steps, o)
+		r.Findings, r.Notes = weigh(r.longer(r.filling(d.findings(&r.Steps, o), o)), &r.Steps, o)
 		fill(r.Findings, &r.Steps, o)
 		fill(r.Notes, &r.Steps, o)
 		if len(r.Findings) == 0 {
-			r.suspect(r.filling(d.suspects(&r.Steps, o), o), o)
+			r.suspect(r.longer(r.filling(d.suspects(&r.Steps, o), o)), o)
 		}
 		r.rise(d, o)
 		r.Stopped = d.hasStopped(r.Findings, &r.Steps, o)

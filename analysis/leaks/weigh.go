@@ -120,7 +120,7 @@ func (r *Report) rise(d *detector, o *Options) {
 func (r *Report) unexplained(rise uint64, o *Options) uint64 {
 	half := float64(r.Steps.Count) / 2
 	left := float64(rise)
-	for _, all := range [][]Finding{r.Notes, r.Filling} {
+	for _, all := range [][]Finding{r.Notes, r.Filling, r.Longer} {
 		for i := range all {
 			left -= all[i].Bytes * half
 		}

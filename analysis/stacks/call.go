@@ -62,7 +62,7 @@ func Module(frames []event.Frame, library []string) string {
 		switch {
 		case !isPython(f):
 		case !isModuleCall(f):
-			if callee == nil || !isForward(callee) || isForward(f) { // decorators lie between the call and forward
+			if callee == nil || !IsForward(callee) || IsForward(f) { // decorators lie between the call and forward
 				callee = f
 			}
 		case callee == nil:
@@ -81,7 +81,8 @@ func Module(frames []event.Frame, library []string) string {
 	return moduleName(core)
 }
 
-func isForward(f *event.Frame) bool {
+// IsForward reports whether a frame is a forward of a module, by its name.
+func IsForward(f *event.Frame) bool {
 	return f.Func == "forward" || strings.HasSuffix(f.Func, ".forward")
 }
 

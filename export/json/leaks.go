@@ -31,6 +31,7 @@ type leaksBody struct {
 	Findings []leakFinding `json:"findings"`
 	Notes    []leakFinding `json:"notes,omitempty"`   // what grows too slowly to matter; left out where nothing does
 	Filling  []leakFinding `json:"filling,omitempty"` // what grows until its container is full, which fits; left out where nothing does
+	Longer   []leakFinding `json:"longer,omitempty"`  // inputs that are longer each time; left out where none are
 	Past     []leakFinding `json:"past,omitempty"`    // what grew in loops that have ended; left out where nothing did
 	Stopped  []leakFinding `json:"stopped,omitempty"` // what grew in the running loop and no longer does, live_bytes of it; likewise
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
@@ -171,6 +172,9 @@ func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	}
 	for i := range r.Filling {
 		out.Filling = append(out.Filling, leakFindingOf(&r.Filling[i]))
+	}
+	for i := range r.Longer {
+		out.Longer = append(out.Longer, leakFindingOf(&r.Longer[i]))
 	}
 	for i := range r.Stopped {
 		out.Stopped = append(out.Stopped, leakFindingOf(&r.Stopped[i]))

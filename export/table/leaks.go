@@ -70,6 +70,9 @@ func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 	if text := LeakFilling(r); text != "" {
 		p.leakField("fills", text)
 	}
+	if text := LeakLonger(r); text != "" {
+		p.leakField("longer", text)
+	}
 	if past := LeakPast(r); past != "" {
 		p.leakField("before", past)
 	}
@@ -80,7 +83,7 @@ func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
 
 // LeakNothing is the subject of a sentence on what does not grow.
 func LeakNothing(r *leaks.Report) string {
-	if len(r.Notes)+len(r.Filling) > 0 {
+	if len(r.Notes)+len(r.Filling)+len(r.Longer) > 0 {
 		return "nothing that matters"
 	}
 	return "nothing"
@@ -125,6 +128,19 @@ func LeakFilling(r *leaks.Report) string {
 		text += fmt.Sprintf("; so does %s", Plural(uint64(n), "other line"))
 	}
 	return text
+}
+
+// LeakLonger says which batches are longer each time; empty: none are.
+func LeakLonger(r *leaks.Report) string {
+	if len(r.Longer) == 0 {
+		return ""
+	}
+	f := &r.Longer[0]
+	text := fmt.Sprintf("the input of %s is %s", f.Name(), strings.Replace(LeakMore(f), " more", " longer", 1))
+	if n := len(r.Longer) - 1; n > 0 {
+		text += fmt.Sprintf("; so is that of %s", Plural(uint64(n), "other line"))
+	}
+	return text + ": what a step computes from it grows, too"
 }
 
 // LeakNote says what grows too slowly to matter; empty: nothing does.

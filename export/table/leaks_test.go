@@ -24,7 +24,7 @@ func leakReports() map[string]*leaks.Report {
 	return map[string]*leaks.Report{
 		"growing": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{
 			{
-				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 198, Function: "evaluate", Holder: "evaluate() local results[0..49]\x1b[2J",
+				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 198, Function: "evaluate", Holder: "evaluate() local results[0..49]\x1b[2J.grad_fn",
 				Blocks: 81, Requested: 603236864, Bytes: 605336576, Period: 1, First: 11, Last: 58, LiveBytes: 29 * gib, LiveBlocks: 3888, Share: 0.984,
 				Confidence: leaks.High, Seconds: 9000, Graph: true,
 			},

@@ -89,6 +89,9 @@ func growthNotes(r *leaks.Report) []Note {
 	if text := table.LeakFilling(r); text != "" {
 		out = append(out, Note{"fills", text})
 	}
+	if text := table.LeakLonger(r); text != "" {
+		out = append(out, Note{"longer", text})
+	}
 	if text := table.LeakPast(r); text != "" {
 		out = append(out, Note{"before", text})
 	}
@@ -172,7 +175,12 @@ func steady(a *answer.Answer) string {
 	if s.Period > 0 {
 		text += fmt.Sprintf(" of %s", table.Duration(time.Duration(s.Period)))
 	}
-	if a.High > 0 {
+	switch p := a.Peaks; {
+	case a.High == 0:
+	case p.Last > 0:
+		text += fmt.Sprintf("; %s between steps; the peak of a step rose from %s to %s",
+			table.Bytes(a.Between), table.Bytes(p.First), table.Bytes(p.Last))
+	default:
 		text += fmt.Sprintf("; %s between steps, %s at the peak of a step", table.Bytes(a.Between), table.Bytes(a.High))
 	}
 	return text
