@@ -27,8 +27,12 @@ const maxArguments = 256
 // searchEvery is the interval at which --name and --all look for new processes.
 const searchEvery = time.Second
 
-// searchShare is the maximum share of the time for the search: on a machine with very many processes it runs less often.
-const searchShare = 0.01
+// searchShare is the maximum share of the time for the search: on a machine with very many processes it runs less often, but not
+// less often than every searchLatest. A search that had to wait for a CPU must not delay the next one for long.
+const (
+	searchShare  = 0.01
+	searchLatest = 5 * time.Second
+)
 
 // search finds the processes that Options.Name and All select.
 type search struct {
@@ -83,7 +87,7 @@ func (s *search) scan() ([]*process.Process, error) {
 	s.seen = seen
 	s.forget()
 	end := time.Now()
-	s.next = end.Add(max(searchEvery, time.Duration(float64(end.Sub(begin))/searchShare)))
+	s.next = end.Add(min(searchLatest, max(searchEvery, time.Duration(float64(end.Sub(begin))/searchShare))))
 	return out, nil
 }
 
