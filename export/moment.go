@@ -64,6 +64,9 @@ func clockOf(s *Source) clock {
 	if c.attached == 0 {
 		c.attached = s.Trace.First()
 	}
+	if c.end == 0 && s.End != nil { // nothing happened
+		c.end = c.attached + uint64(s.End.Duration)
+	}
 	accounts := s.Trace.End().Snapshot.Accounts
 	for i := range accounts {
 		c.peaks = append(c.peaks, accounts[i].PeakTime)

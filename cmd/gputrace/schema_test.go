@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // TestJSONFollowsSchemas holds what commands print of recordings against docs/schemas. TestMCP of e2e does so by another validator, also
@@ -49,6 +52,22 @@ func TestJSONFollowsSchemas(t *testing.T) {
 		require.NoError(t, published(t, c.schema).Validate(value), c.line)
 	}
 	require.Error(t, published(t, "answer").Validate(map[string]any{"format": "gputrace answer"}), "the schema asks for something")
+}
+
+// TestNothingHappened: a recording without events has a length, and in any part of it nothing is in use.
+func TestNothingHappened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.gputrace")
+	w, err := recording.Create(path, &recording.Info{PID: 7, Attached: 5e12}, func(event.StackID) *event.Stack { return nil }, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Close(&recording.End{Duration: 3 * time.Second}))
+	for _, part := range []string{"--from=0s", "--from=1s --to=2s", "--at=-1s"} {
+		out, stderr, code := gputrace(t, append([]string{"export", path, "-f", "csv", "--by", "line", "-o", "-"}, strings.Fields(part)...)...)
+		require.Zero(t, code, stderr)
+		require.Len(t, strings.Split(strings.TrimSpace(out), "\n"), 1, "the header")
+	}
+	_, stderr, code := gputrace(t, "report", path, "--at", "5m")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "outside of the recording, which is 3.0 s long")
 }
 
 // published is a schema of docs/schemas.
