@@ -63,6 +63,12 @@ soak-jobs: ## look 20 times into each of seven jobs of other people's libraries 
 	@go build -o gputrace ./cmd/gputrace
 	@testdata/jobs/setup.sh ./gputrace --runs 20 $(JOBS_FLAGS)
 
+test-callbacks: ## the Python package's callbacks in Trainer, Lightning, Accelerate and Keras, read back by TensorBoard and MLflow (root, PyPI, 3 minutes)
+	@.ci/install test
+	@testdata/setup.sh
+	@go build -o gputrace ./cmd/gputrace
+	@testdata/callbacks/run ./gputrace
+
 pictures: ## docs/pictures: what README.md and the guides show, of real recordings on the stand-in (root, 3 minutes)
 	@.ci/install test
 	@[ -x gputrace ] || $(MAKE) build
@@ -100,4 +106,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release wheel try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs test-callbacks pictures bench generate coverage lint drift release wheel try-release clean
