@@ -211,6 +211,10 @@ func isGradientChain(e *Evidence) bool {
 
 func sayChain(e *Evidence) string {
 	name := variable(e)
+	if at := position.FindAllStringIndex(name, -1); len(at) > 0 && at[len(at)-1][1] == len(name) { // an element, of a tuple mostly
+		return fmt.Sprintf("%s carries the graph of all steps before: call .detach() on each tensor of %s after each step",
+			name, name[:at[len(at)-1][0]])
+	}
 	if utf8.RuneCountInString(name) > longestTwice {
 		return fmt.Sprintf("%s carries the graph of all steps before: add up .item() or .detach() of what each step gives it", name)
 	}

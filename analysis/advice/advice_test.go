@@ -303,3 +303,9 @@ func TestContainers(t *testing.T) {
 		require.True(t, strings.HasPrefix(got, want), got)
 	}
 }
+
+// TestChainOfElement: an element of a tuple cannot be assigned.
+func TestChainOfElement(t *testing.T) {
+	require.Equal(t, "self.state[0] carries the graph of all steps before: call .detach() on each tensor of self.state after each step",
+		sayChain(&Evidence{Holder: "main() local self.state[0].grad_fn …"}))
+}

@@ -43,7 +43,7 @@ func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Fin
 			continue
 		}
 		t, last, ok := s.stopped()
-		if !ok || t.rise.bytes*steadyShare < total {
+		if !ok || t.rise.bytes*steadyShare < total || d.level.roseUntil(last) < t.rise.bytes/2 {
 			continue
 		}
 		f := d.finding(k, []risen{{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)}}, []trend{t}, steps, o)
@@ -52,6 +52,17 @@ func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Fin
 	}
 	order(out)
 	return out
+}
+
+// roseUntil returns by how many bytes the minimum of all memory between steps was higher from a step on than at the beginning. Blocks from
+// before the attach that leave a full cache make room for a line's: that line grows, and the memory does not.
+func (l *level) roseUntil(step int) int64 {
+	later := l.windows[min(step/l.width, len(l.windows)-1):]
+	low := later[0]
+	for _, f := range later {
+		low = least(low, f)
+	}
+	return low.bytes - l.windows[min(1, len(l.windows)-1)].bytes // the first can have the time before the first event
 }
 
 // isAmong reports whether a line is that of a finding.

@@ -64,8 +64,20 @@ func TestStopped(t *testing.T) {
 		}
 	}
 	for name, each := range map[string]func(p *program) func(i int){
-		"goes on":     func(p *program) func(int) { return bank(p, 1000) },
-		"just full":   func(p *program) func(int) { return bank(p, 95) },
+		"goes on":   func(p *program) func(int) { return bank(p, 1000) },
+		"just full": func(p *program) func(int) { return bank(p, 95) },
+		"of a full one": func(p *program) func(int) {
+			var q fifo
+			for range 40 {
+				q.push(p, at(5, "main"), 900<<10)
+			}
+			return func(i int) {
+				if i%2 == 0 {
+					q.push(p, at(10, "f"), []uint64{1200 << 10, 600 << 10}[i/2%2]) // of other size classes
+					q.pop(p)
+				}
+			}
+		},
 		"a few times": func(p *program) func(int) { return bank(p, 4) },
 		"given back": func(p *program) func(int) {
 			var q fifo
