@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -221,7 +222,14 @@ func leakRise(r *leaks.Report) string {
 func LeakTotal(all []leaks.Finding, least string) string {
 	f, lines := leaks.Total(all)
 	if lines > 1 {
-		return fmt.Sprintf("%s and %s keep %s%s", f.Name(), Plural(uint64(lines-1), "other line"), least, LeakMore(&f))
+		mean := ""
+		rare := func(x leaks.Finding) bool {
+			return x.Period > 1 && (x.Layer == event.LayerHost) == (f.Layer == event.LayerHost)
+		}
+		if f.Period == 1 && slices.ContainsFunc(all, rare) {
+			mean = " on average" // they grow at different times
+		}
+		return fmt.Sprintf("%s and %s keep %s%s%s", f.Name(), Plural(uint64(lines-1), "other line"), least, LeakMore(&f), mean)
 	}
 	return fmt.Sprintf("%s keeps %s%s", f.Name(), least, LeakMore(&f))
 }
@@ -249,7 +257,7 @@ func LeakMore(f *leaks.Finding) string {
 	}
 	text := fmt.Sprintf("%s %s %s", MeanBytes(LeakSize(f)), more, LeakEvery(f))
 	if f.Requested > 0 && f.Bytes >= farMore*f.Requested {
-		text += fmt.Sprintf(" (%s in blocks)", MeanBytes(f.Bytes*float64(f.Period)))
+		text += fmt.Sprintf(" (%s in blocks)", MeanBytes(f.Bytes*riseSteps(f)))
 	}
 	return text
 }
@@ -268,9 +276,22 @@ func LeakLimit(f *leaks.Finding) string { return Span(f.Seconds) + " at this rat
 // LeakSize is the bytes of a period, requested where that is known.
 func LeakSize(f *leaks.Finding) float64 {
 	if math.IsNaN(f.Requested) {
-		return f.Bytes * float64(f.Period)
+		return f.Bytes * riseSteps(f)
 	}
-	return f.Requested * float64(f.Period)
+	return f.Requested * riseSteps(f)
+}
+
+// aboutWhole is how far the number of blocks of a period may be from a whole number for it to be that number.
+const aboutWhole = 0.1
+
+// riseSteps is the mean number of steps between two rises: Period is a whole number, and a rise is of whole blocks.
+func riseSteps(f *leaks.Finding) float64 {
+	blocks := f.Blocks * float64(f.Period)
+	whole := math.Round(blocks)
+	if f.Period == 1 || whole < 1 || math.Abs(blocks-whole) > aboutWhole {
+		return float64(f.Period)
+	}
+	return whole / f.Blocks
 }
 
 // LeakEvery is how often a finding grows, in words.

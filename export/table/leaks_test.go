@@ -80,3 +80,28 @@ func TestLongText(t *testing.T) {
 		require.Equal(t, want, Span(seconds))
 	}
 }
+
+// TestLeakSize: the bytes of a rise are those of whole blocks, where the distance of two rises is not quite the number that is said.
+func TestLeakSize(t *testing.T) {
+	for _, c := range []struct {
+		f    leaks.Finding
+		want float64
+	}{
+		{leaks.Finding{Blocks: 1 / 14.0625, Requested: 262144 / 14.0625, Period: 14}, 262144},
+		{leaks.Finding{Blocks: 3 / 14.0625, Requested: math.NaN(), Bytes: 3072 / 14.0625, Period: 14}, 3072},
+		{leaks.Finding{Blocks: 2, Requested: 1024, Period: 1}, 1024},
+		{leaks.Finding{Blocks: 0, Requested: 128, Period: 2}, 256},
+		{leaks.Finding{Blocks: 0.1, Requested: 100, Period: 14}, 1400}, // 1.4 blocks: they vary
+	} {
+		require.InDelta(t, c.want, LeakSize(&c.f), 1e-6)
+	}
+}
+
+// TestLeakTotal: of lines that grow at different times the sum is a mean.
+func TestLeakTotal(t *testing.T) {
+	each := leaks.Finding{File: "a.py", Line: 1, Function: "f", Requested: 2048, Period: 1}
+	epoch := leaks.Finding{File: "a.py", Line: 2, Function: "g", Requested: 4096, Period: 25}
+	require.Equal(t, "a.py:2 g and 1 other line keep 6.0 KiB more each step on average", LeakTotal([]leaks.Finding{epoch, each}, ""))
+	require.Equal(t, "a.py:1 f and 1 other line keep 4.0 KiB more each step", LeakTotal([]leaks.Finding{each, each}, ""))
+	require.Equal(t, "a.py:2 g keeps 100.0 KiB more every 25 steps", LeakTotal([]leaks.Finding{epoch}, ""))
+}
