@@ -48,6 +48,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 		Start: c.attached, End: c.end, Events: s.Trace.End().Snapshot.Events, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{},
 	}
 	if s.End != nil {
+		in.Ended = s.programEnded()
 		in.Duration, in.Paused, in.NoHolders = s.End.Duration, s.End.Paused, s.End.NoHolders
 	}
 	likely := s.likely()

@@ -85,7 +85,7 @@ var rules = []Rule{
 	{"cycle", isGarbage, sayCycle},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
 	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
-	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, says("the cache of %s() has room for every call: give functools.lru_cache a smaller maxsize", cached)},
+	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, sayCached},
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
@@ -170,6 +170,18 @@ func sayGrew(e *Evidence) string {
 		return fmt.Sprintf("%s has %d %s and gets more: %s", name, e.Grew.To, of, what)
 	}
 	return fmt.Sprintf("%s grew from %d to %d %s: %s", name, e.Grew.From, e.Grew.To, of, what)
+}
+
+// sayCached advises on a functools cache, which keeps the results of calls and their arguments.
+func sayCached(e *Evidence) string {
+	name, arguments := cached(e), ""
+	if strings.Contains(e.Holder, ".cache{") {
+		arguments = ", with their arguments"
+	}
+	if e.Facts.Most > 0 {
+		return fmt.Sprintf("the cache of %s() keeps up to %d calls%s: give functools.lru_cache a smaller maxsize", name, e.Facts.Most, arguments)
+	}
+	return fmt.Sprintf("the cache of %s() keeps every call so far%s: give functools.lru_cache a smaller maxsize", name, arguments)
 }
 
 func isBounded(e *Evidence) bool {

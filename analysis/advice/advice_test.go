@@ -85,7 +85,7 @@ var proofs = map[string]struct {
 	},
 	"lru_cache": {
 		is:   Evidence{Holder: "step closure mask.cache[281 keys]", Facts: Facts{Cache: true}},
-		says: "the cache of mask() has room for every call",
+		says: "the cache of mask() keeps every call so far: give",
 		not:  map[string]Evidence{"an attribute": {Holder: "model.cache[0..9]"}},
 	},
 	"traceback": {
@@ -308,4 +308,16 @@ func TestContainers(t *testing.T) {
 func TestChainOfElement(t *testing.T) {
 	require.Equal(t, "self.state[0] carries the graph of all steps before: call .detach() on each tensor of self.state after each step",
 		sayChain(&Evidence{Holder: "main() local self.state[0].grad_fn …"}))
+}
+
+// TestCached: a functools cache keeps calls up to its bound, and a path through its keys leads through their arguments.
+func TestCached(t *testing.T) {
+	const smaller = ": give functools.lru_cache a smaller maxsize"
+	for want, e := range map[string]Evidence{
+		"the cache of Net.anchors() keeps every call so far, with their arguments": {Holder: "Net.anchors.cache{tuple}[0].layers[0..1].*"},
+		"the cache of Net.anchors() keeps up to 32 calls":                          {Holder: "Net.anchors.cache[9 keys]", Facts: Facts{Most: 32}},
+		"the cache of mask() keeps every call so far":                              {Holder: "main() local mask.cache"},
+	} {
+		require.Equal(t, want+smaller, sayCached(&e))
+	}
 }

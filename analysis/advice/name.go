@@ -210,6 +210,9 @@ func hooked(e *Evidence) string {
 
 // cached returns the function of a functools.lru_cache.
 func cached(e *Evidence) string {
-	name, _, _ := strings.Cut(short(e.Holder), ".cache[")
-	return name
+	name := short(e.Holder)
+	for _, part := range []string{".cache[", ".cache{"} { // a result, or something in the arguments
+		name, _, _ = strings.Cut(name, part)
+	}
+	return strings.TrimSuffix(name, ".cache")
 }

@@ -41,6 +41,7 @@ type Input struct {
 	End   uint64     // of the recording, CLOCK_BOOTTIME nanoseconds
 	// Duration is the length of the recording by the recorder's clock; 0: not known.
 	Duration time.Duration
+	Ended    bool   // the recording ended with the program
 	Paused   string // why the process did not run at the end, for "it was ..."; empty: it ran, or not known
 	// NoHolders is why no Python could be read, so that holders are not known; empty: it could, or was not tried.
 	NoHolders string
@@ -73,6 +74,7 @@ type Answer struct {
 	Start    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	End      uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	Duration time.Duration
+	Ended    bool   // as Input.Ended
 	Paused   string // as Input.Paused
 	// NoHolders is the same as Input.NoHolders.
 	NoHolders string
@@ -144,7 +146,8 @@ type Row struct {
 // New computes the answer.
 func New(in *Input) *Answer {
 	a := &Answer{
-		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, NoHolders: in.NoHolders, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
+		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, Ended: in.Ended,
+		NoHolders: in.NoHolders, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
 		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
 	}
 	if in.OOM != nil {

@@ -21,11 +21,12 @@ import (
 // number) of the step's memory and, together with older blocks, exceed the peak of the earlier steps by a share. Blocks from
 // many different stacks are more than stored results: the graph of a forward pass, with what each operation saved.
 const (
-	grownBlocks = 8
-	grownShare  = 2
-	grownBeyond = 10
-	graphPlaces = 2
-	heldShare   = 2 // a holder of less than one part in this number of a line's blocks is not named for them
+	grownBlocks  = 8
+	grownShare   = 2
+	grownBeyond  = 10
+	graphPlaces  = 2
+	spreadPlaces = 8 // of all lines together
+	heldShare    = 2 // a holder of less than one part in this number of a line's blocks is not named for them
 )
 
 // Growth counts the live blocks of one line that were allocated since the beginning of the failing step.
@@ -48,6 +49,8 @@ func (c *Case) Advice() string {
 	const graph = " graph keeps them: evaluate under torch.no_grad()"
 	g := &c.Grown
 	switch {
+	case c.Phase == phases.Evaluation && c.Spread.Places > 0:
+		return "If a" + graph
 	case c.Phase != phases.Evaluation || g.Site == "":
 		return ""
 	case g.Holder == view.NoHolder && g.Places >= graphPlaces:
@@ -189,11 +192,17 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 	}
 	var own uint64
 	for i := range rows {
-		own += rows[i].Bytes
+		if own += rows[i].Bytes; rows[i].Phase == phases.Evaluation {
+			c.Spread.Count = c.Spread.Plus(rows[i].Count)
+			c.Spread.Places += rows[i].Places
+		}
 	}
 	g, older := rows[0], c.Torch.Allocated-min(c.Torch.Allocated, own)
 	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > c.Healthy+c.Healthy/grownBeyond {
 		c.Grown = g
+	}
+	if c.Grown.Site != "" || c.Spread.Places < spreadPlaces || c.Spread.Bytes < own/grownShare || older+own <= c.Healthy+c.Healthy/grownBeyond {
+		c.Spread = Growth{}
 	}
 	c.hold(&c.Grown)
 }

@@ -152,6 +152,8 @@ func TestAdvice(t *testing.T) {
 		c.Grown.Site = ""
 		require.Empty(t, c.Advice())
 	}
+	c := Case{Phase: phases.Evaluation, Spread: Growth{Places: 9}}
+	require.Equal(t, "If a graph keeps them: evaluate under torch.no_grad()", c.Advice())
 }
 
 // trained writes complete steps, the optimizer of which keeps state where that is asked for.
@@ -240,4 +242,28 @@ func TestNeedExact(t *testing.T) {
 	c = made(func(c *Case) { c.Asked, c.Reported, c.Requested = event.Unknown, false, gib+mib })
 	c.decide()
 	require.EqualValues(t, 513*mib, c.Need, "of a call of the driver, what it was given")
+}
+
+// TestSpread: an evaluation that keeps the blocks of many operations, of which no line stands out.
+func TestSpread(t *testing.T) {
+	row := func(phase phases.Phase, places int, bytes uint64) Growth {
+		return Growth{Site: "a.py:3 f", Phase: phase, Places: places, Count: heap.Count{Objects: 3, Bytes: bytes}}
+	}
+	const evaluation = phases.Evaluation
+	for name, tt := range map[string]struct {
+		rows    []Growth
+		healthy uint64
+		want    uint64 // bytes; 0: it is not said
+	}{
+		"of two lines":        {[]Growth{row(evaluation, 4, 30), row(evaluation, 4, 28)}, 50, 58},
+		"and a forward":       {[]Growth{row(evaluation, 8, 40), row(phases.Forward, 9, 30)}, 50, 40},
+		"mostly of a forward": {[]Growth{row(evaluation, 8, 30), row(phases.Forward, 9, 40)}, 50, 0},
+		"of few operations":   {[]Growth{row(evaluation, 4, 30), row(evaluation, 3, 28)}, 50, 0},
+		"no more than before": {[]Growth{row(evaluation, 4, 30), row(evaluation, 4, 28)}, 95, 0},
+	} {
+		c := &Case{Healthy: tt.healthy, Torch: balance.Torch{Allocated: 100}}
+		c.setLargestGrowth(tt.rows)
+		require.Equal(t, tt.want, c.Spread.Bytes, name)
+		require.Equal(t, tt.want > 0, c.Spread.Places > 0, name)
+	}
 }

@@ -461,6 +461,8 @@ func (p *printer) totals() {
 	name := "now"
 	if p.a.Exit != 0 {
 		name = "before its end"
+	} else if p.a.Ended {
+		name = "at its end"
 	}
 	now := name + " " + table.Bytes(p.a.Now)
 	switch {

@@ -139,7 +139,7 @@ func LeakLonger(r *leaks.Report) string {
 	f := &r.Longer[0]
 	text := fmt.Sprintf("the input of %s is %s", f.Name(), strings.Replace(LeakMore(f), " more", " longer", 1))
 	if n := len(r.Longer) - 1; n > 0 {
-		text += fmt.Sprintf("; so is that of %s", Plural(uint64(n), "other line"))
+		text += fmt.Sprintf("; likewise for %s", Plural(uint64(n), "other line"))
 	}
 	return text + ": what a step computes from it grows, too"
 }

@@ -357,9 +357,9 @@ func largerText(c *oom.Case, asked string) string {
 		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
 	}
 	level := figures.Add(c.Torch.Allocated, c.Requested)
-	text := fmt.Sprintf("full, in a step that needs %s more than those before, which peaked at %s", table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
+	text := fmt.Sprintf("full, in a step that needs at least %s more than those before, which peaked at %s", table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
 	if level > c.Healthy {
-		text = fmt.Sprintf("full, in a step that needs %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
+		text = fmt.Sprintf("full, in a step that needs at least %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
 	}
 	return fmt.Sprintf("%s. %s with %s; %s%s%s%s", text, asked, allocatedText(c), roomText(c), departsText(c), withinText(c), ladderText(c))
 }
@@ -433,6 +433,10 @@ func heldText(g *oom.Growth) string {
 func withinText(c *oom.Case) (text string) {
 	if c.State > 0 {
 		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))
+	}
+	if s := &c.Spread; s.Places > 0 {
+		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,
+			table.Bytes(s.Bytes), c.Advice())
 	}
 	g := &c.Grown
 	if g.Site == "" {

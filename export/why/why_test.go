@@ -145,7 +145,7 @@ func TestCauses(t *testing.T) {
 			c.Need = 512 * oomMiB
 			c.Causes = []oom.Cause{{Decision: oom.OtherProcess, Bytes: 400 * oomMiB, Alone: oom.No}, {Decision: oom.OutsidePyTorch, Bytes: 16 * oomMiB, Alone: oom.No}}
 		},
-		"full, in a step that needs 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+		"full, in a step that needs at least 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. Within this step f has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
