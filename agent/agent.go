@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type Agent struct {
 	source  Source
 	log     *slog.Logger
 	labeler *labeler
+	pattern *regexp.Regexp // of Config.Processes; nil: all
 	counts  counts
 
 	mu       sync.Mutex
@@ -65,7 +67,7 @@ type counts struct {
 // New returns an agent. It does nothing before Run.
 func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, error) {
 	a := &Agent{
-		config: c, version: version, source: source, log: log, labeler: &labeler{config: c},
+		config: c, version: version, source: source, log: log, labeler: &labeler{config: c}, pattern: c.pattern(),
 		targets: map[*recorder.Process]*target{}, pending: map[processKey]time.Time{}, dropped: map[processKey]bool{},
 	}
 	if k := &c.Kubernetes; k.Names {
@@ -164,14 +166,18 @@ func (a *Agent) recordOnce(ctx context.Context) error {
 func (a *Agent) options() *recorder.Options {
 	c := a.config
 	return &recorder.Options{
-		Name: c.pattern(), All: c.Processes == "", Forever: true, Select: a.selects, Labels: a.labels, RingBytes: int(c.RingSize),
+		All: true, Forever: true, Select: a.selects, Labels: a.labels, RingBytes: int(c.RingSize),
 		MaxStacks: c.MaxStacks, CacheDir: c.CacheDir, Memory: "auto", StepOn: c.StepOn, NoHolders: !c.Holders, HoldersOnRequest: true,
 		Version: a.version, Observer: &observer{agent: a, said: map[string]time.Time{}},
 	}
 }
 
-// pendingFor is how long a process that was chosen counts before it is attached to.
-const pendingFor = 30 * time.Second
+const (
+	// pendingFor is how long a process that was chosen counts before it is attached to.
+	pendingFor = 30 * time.Second
+	// maxArguments is how much of a command line is matched with Config.Processes.
+	maxArguments = 256
+)
 
 // selects decides whether a process is traced. It is called in the goroutine of the recorder.
 func (a *Agent) selects(p *process.Process) bool {
@@ -179,6 +185,10 @@ func (a *Agent) selects(p *process.Process) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.dropped[key] {
+		return false
+	}
+	if e := a.pattern; e != nil && !e.MatchString(p.Name()) && !e.MatchString(strings.Join(p.Cmdline(maxArguments), " ")) {
+		a.dropped[key] = true
 		return false
 	}
 	uid, _ := p.UID()

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -250,12 +252,27 @@ func TestAgent(t *testing.T) {
 	require.Equal(t, pid, groups[0].Labels["__param_pid"])
 	require.Equal(t, strings.TrimPrefix(r.url, "http://"), groups[0].Targets[0])
 	r.until("/-/ready", "ready")
+	collected := make(chan struct{}, 1)
+	r.whenCollected(two.pid, collected)
 	s.end(two)
 	require.Eventually(t, func() bool {
 		_, metrics = r.get("/metrics")
 		return strings.Contains(metrics, "gputrace_agent_targets 1\n")
 	}, 10*time.Second, 5*time.Millisecond)
 	require.NotContains(t, metrics, strconv.Itoa(two.pid), "a process that has ended has no series")
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return len(collected) == 1
+	}, 10*time.Second, 10*time.Millisecond, "a process that has ended is still in memory")
+}
+
+// whenCollected sends when a target is no longer in memory.
+func (r *running) whenCollected(pid int, collected chan struct{}) {
+	for _, t := range r.all() {
+		if t.process.PID() == pid {
+			runtime.AddCleanup(t, func(c chan struct{}) { c <- struct{}{} }, collected)
+		}
+	}
 }
 
 // checkProfiles opens the profiles with pprof's own package.
@@ -302,6 +319,10 @@ func TestSelect(t *testing.T) {
 	require.True(t, a.selects(self), "the name of this program begins with agent")
 	require.False(t, a.selects(self), "there is one already")
 	require.EqualValues(t, 1, a.counts.refused.Load())
+	a.pattern = regexp.MustCompile("^not this one$")
+	a.pending = map[processKey]time.Time{}
+	require.False(t, a.selects(self))
+	a.pattern, a.dropped = nil, map[processKey]bool{}
 	parent, err := process.Open(os.Getppid())
 	require.NoError(t, err)
 	a.pending = map[processKey]time.Time{}

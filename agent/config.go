@@ -30,7 +30,7 @@ type Config struct {
 	// Advertise is the address that service discovery returns. Empty: the one at which it was asked.
 	Advertise string `yaml:"advertise"`
 
-	// Processes matches the program names or command lines of the processes to trace. Empty: all that use a GPU.
+	// Processes matches the program names or command lines of the processes to trace, among those that use a GPU. Empty: all.
 	Processes string `yaml:"processes"`
 	// RelabelConfigs are rules of Prometheus for the labels of a process. A process that they drop is not traced.
 	RelabelConfigs []*relabel.Config `yaml:"relabel_configs"`

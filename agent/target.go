@@ -25,10 +25,13 @@ import (
 
 // target is a process that is traced.
 type target struct {
-	process  *recorder.Process
-	began    time.Time
+	process *recorder.Process
+	began   time.Time
+
+	// In the goroutine of summarize:
+	next     time.Time           // when the next summary is due
 	complete bool                // no label is missing
-	lines    map[string]bool     // lines that have had a metric; in the goroutine of summarize
+	lines    map[string]bool     // lines that have had a metric
 	driver   time.Time           // when the driver may be asked again, after it did not answer
 	uses     []figures.DriverUse // as last read; nil: not known
 
@@ -87,21 +90,16 @@ const (
 
 // summarize makes a summary of each target once an interval, one after the other, until ctx is done.
 func (a *Agent) summarize(ctx context.Context) {
-	next := map[*target]time.Time{}
 	for ctx.Err() == nil {
 		var due *target
-		all := a.all()
-		for _, t := range all {
-			if due == nil || next[t].Before(next[due]) {
+		for _, t := range a.all() {
+			if due == nil || t.next.Before(due.next) {
 				due = t
 			}
 		}
-		if len(next) > 2*len(all)+100 {
-			next = map[*target]time.Time{}
-		}
 		wait := time.Second / 4
-		if due != nil && !next[due].After(time.Now()) {
-			next[due] = time.Now().Add(time.Duration(a.config.Interval))
+		if due != nil && !due.next.After(time.Now()) {
+			due.next = time.Now().Add(time.Duration(a.config.Interval))
 			took := a.summarizeOne(ctx, due)
 			a.counts.summaries.Add(1)
 			a.counts.viewNanos.Add(took.Nanoseconds())
