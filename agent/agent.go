@@ -11,6 +11,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type Agent struct {
 	labeler *labeler
 	pattern *regexp.Regexp // of Config.Processes; nil: all
 	counts  counts
+	started atomic.Bool // a recorder has begun to trace
 
 	mu       sync.Mutex
 	recorder *recorder.Recorder // nil: it is starting
@@ -100,23 +102,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.labeler.names != nil {
 		beside.Go(func() { a.labeler.names.Run(ctx) })
 	}
-	beside.Go(func() { a.record(ctx) })
+	var failed error // of the first recorder
+	beside.Go(func() {
+		if failed = a.record(ctx); failed != nil {
+			cancel()
+		}
+	})
 	beside.Go(func() { a.summarize(ctx) })
 	err = server(ctx)
 	cancel()
 	beside.Wait()
-	return err
+	return cmp.Or(failed, err)
 }
 
-// record runs one recorder after the other until ctx is done.
-func (a *Agent) record(ctx context.Context) {
+// record runs one recorder after the other until ctx is done. The error is why the first one could not begin, for example a
+// missing right; later ones are tried again.
+func (a *Agent) record(ctx context.Context) error {
 	const shortest, longest = time.Second, time.Minute
 	pause := shortest
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := a.recordOnce(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		if err != nil && !a.started.Load() {
+			return err
 		}
 		a.counts.restarts.Add(1)
 		if err == nil {
@@ -132,6 +143,7 @@ func (a *Agent) record(ctx context.Context) {
 		}
 		pause = min(2*pause, longest)
 	}
+	return nil
 }
 
 // recordOnce runs a recorder until it ends.
@@ -336,7 +348,10 @@ func (o *observer) Ended(p *recorder.Process) {
 }
 
 // Ready implements recorder.Observer.
-func (o *observer) Ready() error { return nil }
+func (o *observer) Ready() error {
+	o.agent.started.Store(true)
+	return nil
+}
 
 // Live implements recorder.Observer.
 func (o *observer) Live(*recorder.State) {}

@@ -307,6 +307,17 @@ func TestRestart(t *testing.T) {
 	require.Regexp(t, `gputrace_live_bytes\{[^}]*\} 1024\n`, r.until("/metrics", "gputrace_live_bytes{"))
 }
 
+// TestFirstFailure: an agent that cannot trace at all ends with the reason.
+func TestFirstFailure(t *testing.T) {
+	c, err := ParseConfig([]byte("listen: 127.0.0.1:0"))
+	require.NoError(t, err)
+	refused := errors.New("no rights")
+	open := func(*recorder.Options) (recorder.Source, error) { return nil, refused }
+	a, err := New(c, "test", open, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.ErrorIs(t, a.Run(t.Context()), refused)
+}
+
 // TestSelect: rules choose the processes, and max_targets bounds them.
 func TestSelect(t *testing.T) {
 	const rules = "relabel_configs: [{action: keep, source_labels: [__meta_process_executable_name], regex: agent.*}]"

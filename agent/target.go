@@ -261,15 +261,13 @@ func (a *Agent) moments(ctx context.Context, all []*target) ([]*recorder.Moment,
 	if err != nil {
 		return nil, err
 	}
-	var out []*recorder.Moment
+	processes := make([]*recorder.Process, 0, len(all))
 	for _, t := range all {
-		m, err := r.Moment(ctx, t.process)
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("read the live set: %w", ctx.Err())
-		}
-		if err == nil { // otherwise it has just ended
-			out = append(out, m)
-		}
+		processes = append(processes, t.process)
+	}
+	out, err := r.Moments(ctx, processes)
+	if err != nil {
+		return nil, fmt.Errorf("read the live sets: %w", err)
 	}
 	return out, nil
 }

@@ -111,7 +111,9 @@ func (r *Recorder) show() {
 	for _, p := range r.now {
 		p.samples.take(now, p.heap)
 	}
-	r.observer.Live(r.state())
+	if !r.options.Forever { // its user asks for the state when it is wanted
+		r.observer.Live(r.state())
+	}
 }
 
 func (r *Recorder) state() *State {

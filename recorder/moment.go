@@ -5,6 +5,7 @@ package recorder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
@@ -37,16 +38,35 @@ type Moment struct {
 
 // Moment returns a process as it is now. It may be called from any goroutine, as State.
 func (r *Recorder) Moment(ctx context.Context, p *Process) (*Moment, error) {
-	var out *Moment
-	err := r.do(ctx, func() {
-		if r.now[p.PID()] == p && p.done == nil {
-			out = p.moment()
-		}
-	})
-	if err == nil && out == nil {
-		err = fmt.Errorf("pid %d: %w", p.PID(), ErrOver)
+	all, err := r.Moments(ctx, []*Process{p})
+	if err == nil && len(all) == 0 {
+		return nil, fmt.Errorf("pid %d: %w", p.PID(), ErrOver)
 	}
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// together is the number of processes of which Moments makes copies before events are read again.
+const together = 16
+
+// Moments returns several processes as they are now, without those that have ended. It may be called from any goroutine, as State.
+func (r *Recorder) Moments(ctx context.Context, all []*Process) ([]*Moment, error) {
+	var out []*Moment
+	for part := range slices.Chunk(all, together) {
+		err := r.do(ctx, func() {
+			for _, p := range part {
+				if r.now[p.PID()] == p && p.done == nil {
+					out = append(out, p.moment())
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // moment copies everything that a Moment needs. It runs in the goroutine that owns the heap.

@@ -57,7 +57,8 @@ type Options struct {
 	// Wait waits for a process that uses no CUDA yet, or until a process is found.
 	Wait bool
 	// Forever continues when no process is left, until it is interrupted. A process is let go of after Observer.Ended:
-	// how many processes came and ended does not change its memory. There are no Results, and Output must be empty.
+	// how many processes came and ended does not change its memory. There are no Results, Observer.Live is not called,
+	// and Output must be empty.
 	Forever bool
 	// Select chooses among the processes that Name and All select, and is asked again while it refuses one. It is called
 	// in the goroutine of Run. nil: all of them.

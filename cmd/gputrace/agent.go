@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/agent"
+	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/recorder/local"
 )
@@ -45,7 +46,7 @@ func agentCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return a.Run(ctx)
+			return advice.Recording(a.Run(ctx))
 		},
 	}
 }

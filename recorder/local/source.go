@@ -43,6 +43,7 @@ type live struct {
 	arrived  []recorder.Target
 	looks    map[uint32]*firstLook // one per arrived process, by PID
 	patience time.Duration         // how long events may still wait for the driver's list of devices
+	refilled time.Time             // when that was last increased, for a source that runs forever
 	waited   bool                  // the single process had nothing to trace at first
 	finished bool                  // no further process is searched for
 	over     bool                  // all events were read
@@ -172,8 +173,10 @@ func (l *live) arrive(t traced) {
 	n.exit, _ = t.Process().WatchExit() // nil: it has ended
 	n.cwd = t.About().Cwd
 	n.paused = n.Paused()
-	if l.options.Forever {
-		l.patience = devicePatience // the others have had theirs
+	if now := time.Now(); l.options.Forever {
+		// The others have had theirs. If many arrive together, all events must not wait for each of them.
+		l.patience = min(devicePatience, l.patience+now.Sub(l.refilled)/patienceShare)
+		l.refilled = now
 	}
 	l.arrived = append(l.arrived, n)
 	l.looks[uint32(n.PID())] = n.first
@@ -219,7 +222,11 @@ func (l *live) place(events []event.Event) {
 // devicePatience is the total time for which events wait in the ring for the driver's answer; the ring can hold events
 // of some seconds. The driver takes a tenth of a second, and without the wait a program that begins with its first call
 // would have its first memory on an unknown device.
-const devicePatience = 500 * time.Millisecond
+const (
+	devicePatience = 500 * time.Millisecond
+	// patienceShare limits the wait of a source that runs forever to 1/patienceShare of the time.
+	patienceShare = 20
+)
 
 // one reports whether a process can only have one device.
 func (l *live) one(look *firstLook) bool {
