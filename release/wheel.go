@@ -88,8 +88,9 @@ func metadata(r release, t target, folder string, shared []entry) []entry {
 	}
 	about := fmt.Sprintf("Metadata-Version: 2.4\nName: gputrace\nVersion: %s\nSummary: %s\nAuthor: The gputrace authors\nLicense-Expression: %s\n"+
 		"License-File: LICENSE\nLicense-File: GPL-2.0-only.txt\nLicense-File: BSD-2-Clause.txt\n%s"+
-		"Requires-Python: >=3.8\nProvides-Extra: pandas\nRequires-Dist: pyarrow; extra == 'pandas'\nRequires-Dist: pandas; extra == 'pandas'\n"+
-		"Description-Content-Type: text/markdown\n\n%s", r.python(), summary, license, indexFields(), absoluteLinks(string(readme), r.commit))
+		"Requires-Python: >=3.8\n%s"+
+		"Description-Content-Type: text/markdown\n\n%s", r.python(), summary, license, indexFields(), extraFields(),
+		absoluteLinks(string(readme), r.commit))
 	tags := ""
 	for platform := range strings.SplitSeq(platformTag(t), ".") {
 		tags += "Tag: py3-none-" + platform + "\n"
@@ -123,6 +124,28 @@ func indexFields() string {
 		"Topic :: System :: Monitoring", "Typing :: Typed",
 	} {
 		fmt.Fprintf(&b, "Classifier: %s\n", c)
+	}
+	return b.String()
+}
+
+// extras are the packages that a part of the package needs, by the name under which pip is asked for them.
+var extras = []struct {
+	name     string
+	packages []string
+}{
+	{"pyarrow", []string{"pyarrow"}}, {"pandas", []string{"pyarrow", "pandas"}}, {"polars", []string{"polars"}},
+	{"notebook", []string{"ipython"}},
+	{"pytest", []string{"pytest>=8"}},
+}
+
+// extraFields are the fields of METADATA for extras.
+func extraFields() string {
+	var b strings.Builder
+	for _, e := range extras {
+		fmt.Fprintf(&b, "Provides-Extra: %s\n", e.name)
+		for _, p := range e.packages {
+			fmt.Fprintf(&b, "Requires-Dist: %s; extra == '%s'\n", p, e.name)
+		}
 	}
 	return b.String()
 }

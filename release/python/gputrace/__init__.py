@@ -16,7 +16,7 @@ installed with it and returns what it prints, so every figure is the program's o
     with gputrace.record("run"):  # this process, from outside
         train()
 
-Only allocations() imports something that does not come with Python. It needs pyarrow: ``pip install 'gputrace[pandas]'``.
+Only allocations() imports something that does not come with Python: pyarrow, pandas or polars, as in ``pip install 'gputrace[pandas]'``.
 """
 
 import csv
@@ -52,8 +52,8 @@ def program() -> str:
     named = os.environ.get("GPUTRACE")
     if named:
         return named
-    for scheme in {}, {"scheme": os.name + "_user"}:
-        path = os.path.join(sysconfig.get_path("scripts", **scheme), "gputrace")
+    for folder in sysconfig.get_path("scripts"), sysconfig.get_path("scripts", os.name + "_user"):
+        path = os.path.join(folder, "gputrace")
         if os.access(path, os.X_OK):
             return path
     found = shutil.which("gputrace")
@@ -103,13 +103,13 @@ class Recording:
     def verdict(self) -> str:
         """growing, steady, out_of_memory or unknown; of a job, the worst of its processes."""
         if "verdict" in self.answer:
-            return self.answer["verdict"]
-        return min((p["verdict"] for p in self.answer["processes"]), key=_WORST.index)
+            return str(self.answer["verdict"])
+        return min((str(p["verdict"]) for p in self.answer["processes"]), key=_WORST.index)
 
     @property
     def sentence(self) -> str:
         """The verdict in a sentence, as the first screen has it; of a job, a sentence for each group of processes."""
-        return self.answer["sentence"] if "sentence" in self.answer else "\n".join(self.answer["sentences"])
+        return str(self.answer["sentence"]) if "sentence" in self.answer else "\n".join(self.answer["sentences"])
 
     @property
     def findings(self) -> List[Dict[str, Any]]:
@@ -119,7 +119,7 @@ class Recording:
     @property
     def out_of_memory(self) -> Dict[str, Any]:
         """What ``gputrace oom --json`` prints: each refused request, why, and what was in use."""
-        return json.loads(run("oom", self.path, "--json", *self._rules))
+        return _object(run("oom", self.path, "--json", *self._rules))
 
     def blocks(self, at: str = "end", by: str = "line", since: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return what is in use at a moment, a row for each line, function, stack, category, phase, module, op, device or holder.
@@ -131,14 +131,35 @@ class Recording:
         text = run("export", self.path, "-f", "csv", *window, "--by", by, "-o", "-", *self._rules).decode()
         return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
-    def allocations(self) -> Any:
-        """Return every allocation as a pyarrow.Table, as ``gputrace export -f parquet`` writes it; .to_pandas() makes a DataFrame."""
-        import pyarrow.parquet
+    def allocations(self, as_: str = "pyarrow", since: Optional[str] = None, to: Optional[str] = None) -> Any:
+        """Return every allocation, from its birth to its end, as ``gputrace export -f parquet`` writes it.
 
+        as_: "pyarrow" (a Table), "pandas" (a DataFrame whose columns are Arrow's, not copied) or "polars" (a DataFrame). Each needs the
+        package of its name; pandas also pyarrow. since and to: only allocations between these moments.
+        """
+        if as_ not in ("pyarrow", "pandas", "polars"):
+            raise ValueError("as_ is %r, not 'pyarrow', 'pandas' or 'polars'" % as_)
+        window = ([] if since is None else ["--from", since]) + ([] if to is None else ["--to", to])
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "allocations.parquet")
-            run("export", self.path, "-f", "parquet", "-o", file)
-            return pyarrow.parquet.read_table(file)
+            run("export", self.path, "-f", "parquet", *window, "-o", file, *self._rules)
+            if as_ == "polars":
+                import polars
+
+                return polars.read_parquet(file, memory_map=False)
+            import pyarrow.parquet
+
+            table = pyarrow.parquet.read_table(file)
+        if as_ == "pandas":
+            import pandas
+
+            return table.to_pandas(types_mapper=pandas.ArrowDtype)
+        return table
+
+
+def _object(text: bytes) -> Dict[str, Any]:
+    value: Dict[str, Any] = json.loads(text)
+    return value
 
 
 def _number(text: Optional[str]) -> Any:
@@ -160,12 +181,12 @@ def open(path: "os.PathLike[str] | str", step_on: Optional[str] = None) -> Recor
 
 def who(pid: int) -> Dict[str, Any]:
     """Return who holds the live blocks of a running process: what ``gputrace who --json`` prints."""
-    return json.loads(run("who", "-p", str(pid), "--json"))
+    return _object(run("who", "-p", str(pid), "--json"))
 
 
 def snapshot(pid: int) -> Dict[str, Any]:
     """Return the state of PyTorch's allocator in a running process: what ``gputrace dump -f json`` prints."""
-    return json.loads(run("dump", "-p", str(pid), "-f", "json"))
+    return _object(run("dump", "-p", str(pid), "-f", "json"))
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -49,7 +49,7 @@ def text(recording: "gputrace.Recording") -> str:
     lines += ["| %s | held by | allocated at |" % answer["rows_at"], "|---|---|---|"]
     for row in answer["rows"]:
         place = row["lines"][0] if row["lines"] else {"name": "", "function": None}
-        where = place["name"] + (" " + place["function"] if place["function"] else "")
+        where = " ".join(part for part in (place["name"], place["function"]) if part)
         lines.append("| %s | %s | %s |" % (size_text(row["bytes"]), row["holder"] or row["category"] or "", where))
     return "\n".join(lines[:1] + [""] + lines[1:])
 

@@ -56,7 +56,7 @@ def changes(before: Dict[str, Any], after: Dict[str, Any]) -> List[Row]:
             entry[2] += sign * size
             entry[3] += sign * blocks
     changed = [tuple(entry) for entry in sums.values() if entry[2] or entry[3]]
-    return sorted(changed, key=lambda row: (-abs(row[2]), row[0]))  # type: ignore[return-value]
+    return sorted(changed, key=lambda row: (-abs(row[2]), row[0]))
 
 
 def _key(name: str) -> str:
