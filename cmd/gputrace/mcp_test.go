@@ -4,17 +4,21 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/eventtest"
+	"github.com/gputrace/gputrace/recording"
 )
 
-// maxAnswer is what an answer may take of the context of a model, bytes. Figures and the sentence are in it twice: as text and as
+// mostAnswer is what an answer may take of the context of a model, bytes. Figures and the sentence are in it twice: as text and as
 // structure.
-const maxAnswer = 12_000
+const mostAnswer = 14_000
 
 // mcpAnswer is what every answer has.
 type mcpAnswer struct {
@@ -50,7 +54,7 @@ func asker(t *testing.T) func(tool string, arguments map[string]any) (*mcpAnswer
 		}
 		whole, err := json.Marshal(r)
 		require.NoError(t, err)
-		require.Less(t, len(whole), maxAnswer, "%s %v", tool, arguments)
+		require.Less(t, len(whole), mostAnswer, "%s %v", tool, arguments)
 		b, err := json.Marshal(r.StructuredContent)
 		require.NoError(t, err)
 		require.JSONEq(t, string(b), r.Content[1].(*mcp.TextContent).Text, "clients that read text only have all of it")
@@ -108,6 +112,26 @@ func TestMCP(t *testing.T) {
 	a, text = ask("drill_down", map[string]any{"recording": paths["growing"], "match": "train.py:61", "top": 1})
 	require.Len(t, a.Rows, 1)
 	require.Contains(t, text, `200.0 MiB of it, in 1 row, has "train.py:61"`)
+}
+
+// TestMCPSmall: an answer on a program of many and deep stacks stays small, and adds up all rows all the same.
+func TestMCPSmall(t *testing.T) {
+	path := screenRecording(t, func(j *eventtest.Job, _ *recording.End) {
+		for i := range 200 {
+			stack := eventtest.Report
+			for depth := range 30 {
+				stack += fmt.Sprintf(" /home/a/a/long/path/of/a/package/module_%d.py:%d:Some.function_with_a_name_%d", i, depth+1, depth)
+			}
+			j.Alloc(stack, 1<<20)
+		}
+	})
+	ask := asker(t)
+	a, _ := ask("drill_down", map[string]any{"recording": path, "by": "stack", "top": 50})
+	require.EqualValues(t, 200<<20, a.InUse)
+	require.NotEmpty(t, a.Rows)
+	a, _ = ask("compare", map[string]any{"before": path, "at": []string{"0s"}, "by": "stack", "top": 50})
+	require.NotEmpty(t, a.Rows)
+	ask("verdict", map[string]any{"recording": path})
 }
 
 // TestMCPRefuses: what is not for an agent is an error that it can read, and says what to do.

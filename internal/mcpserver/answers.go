@@ -347,6 +347,36 @@ func calls(all []Call) []Call {
 	return append([]Call{}, all[:min(maxCalls, len(all))]...)
 }
 
+// fewer leaves out the last fifth of rows, at least one, and reports how many; 0: there is only one left.
+func fewer[T any](rows *[]T) int {
+	n := min((len(*rows)+4)/5, len(*rows)-1)
+	*rows = (*rows)[:len(*rows)-max(n, 0)]
+	return max(n, 0)
+}
+
+// cut leaves out rows; false: there is nothing more to leave out. The other types have it too.
+func (a *Rows) cut() bool { return fewer(&a.Rows) > 0 }
+
+func (a *Processes) cut() bool { return fewer(&a.Processes) > 0 }
+
+func (h *Holders) cut() bool {
+	n := fewer(&h.Rows)
+	h.More += n
+	return n > 0
+}
+
+func (d *Difference) cut() bool {
+	n := fewer(&d.Rows)
+	d.More += n
+	return n > 0 || fewer(&d.Findings) > 0
+}
+
+func (f *Failure) cut() bool { return fewer(&f.Top) > 0 || fewer(&f.Stack) > 0 }
+
+func (v *Verdict) cut() bool {
+	return fewer(&v.Processes) > 0 || fewer(&v.Findings) > 0 || fewer(&v.Rows) > 0
+}
+
 func (f *Finding) shorten() {
 	if f != nil {
 		f.Stack = calls(f.Stack)

@@ -41,13 +41,23 @@ func rowsOf(top int) int {
 	return min(top, maxRows)
 }
 
-// result returns an answer: its sentence for people, then the same values as JSON, for clients that do not read structured content.
+// maxAnswer is the most that the JSON of an answer takes, bytes. It is sent twice: as text and as structured content.
+const maxAnswer = 6000
+
+// result returns an answer: its sentence for people, then the same values as JSON, for clients that do not read structured content. Rows at
+// the end of an answer that is too large are left out.
 func result(sentence string, answer any) (*mcp.CallToolResult, error) {
 	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // names such as f.<locals>.g stay readable
-	if err := e.Encode(answer); err != nil {
-		return nil, fmt.Errorf("write the answer: %w", err)
+	for {
+		b.Reset()
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false) // names such as f.<locals>.g stay readable
+		if err := e.Encode(answer); err != nil {
+			return nil, fmt.Errorf("write the answer: %w", err)
+		}
+		if rows, ok := answer.(interface{ cut() bool }); b.Len() <= maxAnswer || !ok || !rows.cut() {
+			break
+		}
 	}
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: sentence}, &mcp.TextContent{Text: b.String()}}}, nil
 }
