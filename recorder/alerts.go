@@ -25,8 +25,7 @@ const (
 	minAlertEvery = time.Second
 )
 
-// alertWatch checks the thresholds of a process, in the goroutine that owns the heap: figures once a second, requests
-// as they arrive.
+// alertWatch checks the thresholds of a process, in the goroutine that owns the heap: figures once a second, requests as they arrive.
 type alertWatch struct {
 	process *Process
 	rules   []alerts.Rule
@@ -48,8 +47,7 @@ type deviceUse struct {
 	all  uint64 // by all processes; event.Unknown
 }
 
-// askEvery is the interval at which the driver is asked for the use of the devices. In between, memory that the process
-// obtains is added.
+// askEvery is the interval at which the driver is asked for the use of the devices. In between, memory that the process obtains is added.
 const askEvery = 5 * time.Second
 
 // newAlertWatch returns the watch of a process, or nil without thresholds.

@@ -144,8 +144,7 @@ func (f *failures) foresee(r *figures.Reading) {
 	}
 }
 
-// isNearlyFull reports whether a device is nearly full, according to the driver or, if it cannot be asked, to the size
-// of the device.
+// isNearlyFull reports whether a device is nearly full, according to the driver or, if it cannot be asked, to the size of the device.
 func isNearlyFull(r *figures.Reading) bool {
 	for i := range r.Driver {
 		d := &r.Driver[i]

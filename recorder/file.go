@@ -27,8 +27,7 @@ func (p *Process) temporaryFile() string {
 	return filepath.Join(p.options.Output, p.folder, export.TraceName)
 }
 
-// outputOf returns the path of the process's results without a trailing separator; the names of files next to the
-// results begin with it.
+// outputOf returns the path of the process's results without a trailing separator; the names of files next to the results begin with it.
 func (p *Process) outputOf() string {
 	path := filepath.Clean(p.options.Output)
 	if p.folder != "" {

@@ -16,8 +16,7 @@ type Noted struct {
 	TID   uint32
 }
 
-// maxNoted is the number of allocations of a process that are noted between two calls of Allocations: 1.5 MB. Further
-// ones are dropped.
+// maxNoted is the number of allocations of a process that are noted between two calls of Allocations: 1.5 MB. Further ones are dropped.
 const maxNoted = 1 << 16
 
 // notes are the allocations of a process since Allocations was last called; none before its first call.
