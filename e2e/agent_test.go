@@ -60,7 +60,8 @@ func inPod(t *testing.T, p *target) {
 		if err := os.Mkdir(group, 0o755); err != nil {
 			t.Skipf("no control group can be made: %v", err)
 		}
-		t.Cleanup(func() { _ = os.Remove(group) })
+		made := group
+		t.Cleanup(func() { eventually(t, "an empty control group", func() bool { return os.Remove(made) == nil }) })
 	}
 	t.Cleanup(func() {
 		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
