@@ -81,7 +81,7 @@ func TestLongText(t *testing.T) {
 	}
 }
 
-// TestLeakSize: the bytes of a rise are whole blocks, where the distance of two rises is not quite the number that is said.
+// TestLeakSize: a rise consists of whole blocks, where the distance of two rises is not quite the number that is said.
 func TestLeakSize(t *testing.T) {
 	for _, c := range []struct {
 		f    leaks.Finding
