@@ -5,6 +5,7 @@ package leaks
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -85,8 +86,9 @@ func (f *Finding) gets() varpath.Growth {
 	if f.Blocks <= 0 {
 		return varpath.Growth{}
 	}
-	g, ok := varpath.Many(f.Holder, int(fewGets*math.Ceil(f.Blocks*float64(f.Period))))
-	if !ok || g.To < leastGets {
+	g, ok := varpath.Many(f.Holder, leastGets)
+	queue := strings.HasSuffix(g.Container, ".queue") // of queue.Queue, whose elements come one by one
+	if !ok || !queue && float64(g.To) < fewGets*math.Ceil(f.Blocks*float64(f.Period)) {
 		return varpath.Growth{}
 	}
 	return g

@@ -64,3 +64,21 @@ func TestLonger(t *testing.T) {
 	require.Len(t, r.longer([]Finding{batch1, history, kept, forward, unread}), 4)
 	require.Len(t, r.Longer, 1)
 }
+
+// TestGets: one reading tells which container gets the blocks of a growing line: one with many more elements than a rise has blocks.
+func TestGets(t *testing.T) {
+	for name, c := range map[string]struct {
+		f    Finding
+		want string
+	}{
+		"a list":        {Finding{Holder: "a.kept[0..39]", Blocks: 1, Period: 1}, "a.kept"},
+		"two a step":    {Finding{Holder: "a.kept[0..39][0..1]", Blocks: 2, Period: 1}, "a.kept"},
+		"many a step":   {Finding{Holder: "a.layers[0..39].cache", Blocks: 40, Period: 1}, ""},
+		"each epoch":    {Finding{Holder: "a.kept[0..39]", Blocks: .4, Period: 25}, "a.kept"},
+		"a short list":  {Finding{Holder: "a.kept[0..8]", Blocks: 1, Period: 1}, ""},
+		"a queue":       {Finding{Holder: "q.queue[0..10][0..1]", Blocks: 6, Period: 1}, "q.queue"},
+		"longer blocks": {Finding{Holder: "a.kept[0..39]", Requested: 100, Period: 1}, ""},
+	} {
+		require.Equal(t, c.want, c.f.gets().Container, name)
+	}
+}
