@@ -201,7 +201,8 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > c.Healthy+c.Healthy/grownBeyond {
 		c.Grown = g
 	}
-	if c.Grown.Site != "" || c.Spread.Places < spreadPlaces || c.Spread.Bytes < own/grownShare || older+own <= c.Healthy+c.Healthy/grownBeyond {
+	few := c.Spread.Places < spreadPlaces || c.Spread.Bytes < own/grownShare
+	if c.Grown.Site != "" || few || older+own <= c.Healthy+c.Healthy/grownBeyond {
 		c.Spread = Growth{}
 	}
 	c.hold(&c.Grown)

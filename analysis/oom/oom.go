@@ -146,7 +146,7 @@ type Case struct {
 	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step
 
 	Grown   Growth    // within the failing step; Site is empty: no line stands out
-	Spread  Growth    // of all evaluation lines together, if Grown has no line and they keep the blocks of many operations; Places 0: they do not
+	Spread  Growth    // of an evaluation's lines together, if Grown has none and they keep blocks of many operations; Places 0: no
 	Fill    Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
 	Departs Departure // the first request of the failing step that no step before had so large
 	Ladder  Ladder    // of the requests of the line that failed
