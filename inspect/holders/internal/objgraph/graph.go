@@ -57,6 +57,7 @@ type Graph struct {
 	leaves  *memory.Leaves  // they lead to nothing
 	cut     bool            // there were too many objects
 	cycles  map[uint64][]Turn
+	torchs  map[uint64]bool // by address of a class: it is of PyTorch
 }
 
 // Holder is a reference to a goal.

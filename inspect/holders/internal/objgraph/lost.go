@@ -179,20 +179,18 @@ func (w *Graph) owned(object uint64) int64 {
 	return 0
 }
 
-// maxClimb bounds how far up from a tensor the object is looked for by which the garbage is named.
-const maxClimb = 12
+// maxClimb bounds how far up from a tensor the object is looked for by which the garbage is named, and maxAbove how many are looked at.
+const (
+	maxClimb = 12
+	maxAbove = 512
+)
 
-// climb makes a root of an unreached object above a lost goal: the first that has a class of the program, else the highest. A
-// goal that nothing refers to has none.
+// climb makes a root of an unreached object above a lost goal: the nearest one of a class of the program, else the nearest one of a
+// class of PyTorch's, such as Linear, else the highest on a way up. A goal that nothing refers to has none.
 func (w *Graph) climb(u *unreached, goal uint64, kind pyobject.RefKind, cost int32) {
-	top, seen := goal, map[uint64]bool{goal: true}
-	for len(seen) < maxClimb && (top == goal || !w.classOfProgram(top)) {
-		next := slices.IndexFunc(u.up[top], func(up upward) bool { return !seen[up.from] })
-		if next < 0 {
-			break
-		}
-		top = u.up[top][next].from
-		seen[top] = true
+	top := w.nearest(u, goal)
+	if top == 0 {
+		top = u.highest(goal)
 	}
 	if top != goal && kind == RootGarbage {
 		w.noteCycle(u, top)
@@ -202,11 +200,64 @@ func (w *Graph) climb(u *unreached, goal uint64, kind pyobject.RefKind, cost int
 	}
 }
 
-// classOfProgram reports whether an object is an instance of a class that Python code made.
-func (w *Graph) classOfProgram(o uint64) bool {
-	if o&1 != 0 || w.t.IsNative(o) {
-		return false
+// nearest returns the nearest object above a goal that has a class of the program or, without one, of PyTorch's; 0: none has.
+func (w *Graph) nearest(u *unreached, goal uint64) (torchs uint64) {
+	seen, level := map[uint64]bool{goal: true}, []uint64{goal}
+	for range maxClimb {
+		var above []uint64
+		for _, o := range level {
+			for _, up := range u.up[o] {
+				if seen[up.from] || len(seen) > maxAbove {
+					continue
+				}
+				seen[up.from] = true
+				made, program := w.classOf(up.from)
+				if program {
+					return up.from
+				}
+				if made && torchs == 0 {
+					torchs = up.from
+				}
+				above = append(above, up.from)
+			}
+		}
+		level = above
 	}
-	t := w.t.Heap().TypeOf(w.t.Image(), o)
-	return t != nil && t.Heap() && !strings.HasPrefix(t.Name, "torch.")
+	return torchs
+}
+
+// highest goes up from a goal as far as there is a way, up to maxClimb objects.
+func (u *unreached) highest(goal uint64) uint64 {
+	top, seen := goal, map[uint64]bool{goal: true}
+	for len(seen) < maxClimb {
+		next := slices.IndexFunc(u.up[top], func(up upward) bool { return !seen[up.from] })
+		if next < 0 {
+			break
+		}
+		top = u.up[top][next].from
+		seen[top] = true
+	}
+	return top
+}
+
+// classOf reports whether an object is an instance of a class that Python code made, and whether that is the program's or a library's and
+// not PyTorch's own. A tensor is neither: what refers to it says more.
+func (w *Graph) classOf(o uint64) (made, program bool) {
+	if o&1 != 0 || w.t.IsNative(o) || w.t.Impl(o) != 0 {
+		return false, false
+	}
+	h, img := w.t.Heap(), w.t.Image()
+	t := h.TypeOf(img, o)
+	if t == nil || !t.Heap() || strings.Contains(t.Name, ".") { // a dot: it is written in C
+		return false, false
+	}
+	torchs, known := w.torchs[t.Addr]
+	if !known {
+		if w.torchs == nil {
+			w.torchs = map[uint64]bool{}
+		}
+		torchs = strings.HasPrefix(h.Text(img, h.Attribute(img, t.Addr, "__module__"))+".", "torch.")
+		w.torchs[t.Addr] = torchs
+	}
+	return true, !torchs
 }
