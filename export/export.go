@@ -37,6 +37,8 @@ func (f *Format) Write(w io.Writer, in *Input) error { return f.write(w, in) }
 func (f *Format) Check(w *Window, by string) error {
 	sums := f.Name == "csv" && by != ""
 	switch {
+	case by != "" && f.Name != "csv":
+		return exit.Usage("--by: only -f csv has rows; -f %s has its own form", f.Name)
 	case f.Course && !sums && w.At.Kind != moment.Unset:
 		return exit.Usage("--at: -f %s shows the course of time, no moment; --from and --to choose a part of it, and csv --by adds up a moment", f.Name)
 	case f.Name == "snapshot" && w.MinSize > 0:

@@ -34,7 +34,7 @@ func exportCommand() *cli.Command {
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(export.Names(), ", "), export.Names(), checkFormats),
 			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the format's own name, here)"),
-			rowsFlag("", "in tables, a row for each `WHAT`: ", view.RecordedRowKindNames),
+			rowsFlag("", "with -f csv, a row for each `WHAT`: ", view.RecordedRowKindNames),
 			forceFlag(),
 		),
 		Action: func(c *cli.Context) error {
