@@ -184,8 +184,27 @@ func TestForwardLine(t *testing.T) {
 		"a module in a hook":              {[]event.Frame{linear, call, hook, call, program}, ""},
 		"no module":                       {[]event.Frame{program}, ""},
 	} {
-		require.Equal(t, c.want, newDetector(nil, resolveNone).forwardLine(c.frames).function, name)
+		got, _ := newDetector(nil, resolveNone).forwardLine(c.frames)
+		require.Equal(t, c.want, got.function, name)
 	}
+}
+
+// TestForwardOuter: one line that calls a module is told apart by what leads to it.
+func TestForwardOuter(t *testing.T) {
+	frames := func(caller int) []event.Frame {
+		return []event.Frame{
+			{Kind: event.FramePython, File: "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py", Func: "Module._call_impl", Line: 1},
+			{Kind: event.FramePython, File: "train.py", Func: "loss", Line: 65},
+			{Kind: event.FramePython, File: "train.py", Func: "main", Line: caller},
+		}
+	}
+	d := newDetector(nil, resolveNone)
+	train, outer := d.forwardLine(frames(80))
+	kept, other := d.forwardLine(frames(83))
+	require.Equal(t, train, kept)
+	require.NotEqual(t, outer, other)
+	_, again := d.forwardLine(frames(80))
+	require.Equal(t, outer, again)
 }
 
 // TestAdvice: what to do follows from what grows and what keeps it.

@@ -3,6 +3,8 @@
 package leaks
 
 import (
+	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -51,11 +53,18 @@ type lineKey struct {
 	line  line
 }
 
+// forwardKey is a line that calls a module, by one way: a program that calls it for training and for something else does so by two.
+type forwardKey struct {
+	line  line
+	outer uint64 // as source.outer
+}
+
 // source is what is known of a stack.
 type source struct {
 	line    line
 	forward line   // the outermost line of the program that calls a module's forward; zero: none
-	below   *int64 // number of blocks allocated below forward; nil: no forward
+	outer   uint64 // hash of the calls that lead to forward
+	below   *int64 // number of blocks allocated below forward by way of outer; nil: no forward
 	stack   *event.Stack
 }
 
@@ -92,7 +101,7 @@ type detector struct {
 	recent   []recentSite // cache of sites by the low bits of the stack and the class: most blocks need no hash
 	lines    map[lineKey]*series
 	totals   map[place]*series
-	forwards map[line]*int64 // number of blocks allocated below a line that calls a module
+	forwards map[forwardKey]*int64 // number of blocks allocated below a line that calls a module
 	// allocs and frees count PyTorch's blocks, otherAllocs and otherFrees all others.
 	allocs, frees           uint64
 	otherAllocs, otherFrees uint64
@@ -117,7 +126,7 @@ type detector struct {
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
 	return &detector{
 		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{}, recent: make([]recentSite, recentSites),
-		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
+		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[forwardKey]*int64{},
 		unsized: map[heap.BlockKey]bool{}, level: &level{}, turnover: &turnover{}, sizes: map[sizeKey][]*site{},
 	}
 }
@@ -276,11 +285,11 @@ func (d *detector) learn(id event.StackID, s *source) {
 		return
 	}
 	s.line = d.ownLine(s.stack.Frames)
-	s.forward = d.forwardLine(stacks.Ran(s.stack.Frames))
+	s.forward, s.outer = d.forwardLine(stacks.Ran(s.stack.Frames))
 	if s.forward == (line{}) {
 		return
 	}
-	s.below = entry(d.forwards, s.forward)
+	s.below = entry(d.forwards, forwardKey{s.forward, s.outer})
 }
 
 func (d *detector) ownLine(frames []event.Frame) line {
@@ -301,9 +310,10 @@ func lineOf(f *event.Frame) line {
 }
 
 // forwardLine returns the outermost line of the program that calls a module (torch/nn/modules/module.py). What a hook of the program
-// allocates, which a module calls beside its forward, is not the forward's: then it returns the zero line.
-func (d *detector) forwardLine(frames []event.Frame) line {
-	var out line
+// allocates, which a module calls beside its forward, is not the forward's: then it returns the zero line. outer is a hash of the calls
+// that lead to the line.
+func (d *detector) forwardLine(frames []event.Frame) (out line, outer uint64) {
+	at := 0
 	called, own, forward := false, false, false // own, forward: of the frames that the next call of a module leads to
 	for i := range frames {
 		f := &frames[i]
@@ -312,18 +322,22 @@ func (d *detector) forwardLine(frames []event.Frame) line {
 		}
 		program := !stacks.IsLibrary(f.File, d.library)
 		if called && program {
-			out = lineOf(f)
+			out, at = lineOf(f), i
 		}
 		if called = strings.HasSuffix(f.File, "torch/nn/modules/module.py"); !called {
 			own, forward = own || program, forward || stacks.IsForward(f)
 			continue
 		}
 		if own && !forward {
-			return line{}
+			return line{}, 0
 		}
 		own, forward = false, false
 	}
-	return out
+	h := fnv.New64a()
+	for i := at + 1; i < len(frames); i++ {
+		fmt.Fprintf(h, "%s:%d\n", frames[i].File, frames[i].Line)
+	}
+	return out, h.Sum64()
 }
 
 // churns reports whether most of what is allocated is freed again, counting only PyTorch's blocks if there are any.

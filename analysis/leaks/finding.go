@@ -160,10 +160,10 @@ func lineTrend(s *series) (trend, bool) {
 
 // nameForwards names series after a module's call if most of what the call allocates stays.
 func (d *detector) nameForwards(all []risen) {
-	stayed := map[line]int64{}
+	stayed := map[forwardKey]int64{}
 	for i := range all {
 		if f := all[i].from; f != nil && f.forward != (line{}) {
-			stayed[f.forward] += all[i].rise.blocks
+			stayed[forwardKey{f.forward, f.outer}] += all[i].rise.blocks
 		}
 	}
 	for i := range all {
@@ -171,7 +171,7 @@ func (d *detector) nameForwards(all []risen) {
 		if f == nil || f.forward == (line{}) {
 			continue
 		}
-		if float64(stayed[f.forward]) >= forwardShare*float64(*f.below) {
+		if float64(stayed[forwardKey{f.forward, f.outer}]) >= forwardShare*float64(*f.below) {
 			all[i].line = f.forward
 		}
 	}
