@@ -189,7 +189,7 @@ func TestForwardLine(t *testing.T) {
 	}
 }
 
-// TestForwardOuter: one line that calls a module is told apart by what leads to it.
+// TestForwardOuter: one line that calls a module is another one for other callers.
 func TestForwardOuter(t *testing.T) {
 	frames := func(caller int) []event.Frame {
 		return []event.Frame{
