@@ -26,6 +26,7 @@ type Evidence struct {
 	Calls    bool           // it is a call of a module, most of whose blocks stay
 	Outside  bool           // PyTorch allocates in the same process, and this is not its memory
 	Grew     varpath.Growth // the container that has more elements than at an earlier reading; the zero value: not known
+	Unfit    bool           // its containers have a bound, and do not fit on the device when they are full
 	Longer   bool           // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
 	Phase    phases.Phase // phase of its allocation; empty: not known
@@ -156,7 +157,7 @@ func sayLonger(e *Evidence) string {
 
 func sayGrew(e *Evidence) string {
 	of, what := "elements", "delete what is no longer needed, or keep it on the CPU"
-	if strings.HasSuffix(e.Grew.Container, ".queue") { // of queue.Queue
+	if e.Grew.IsQueue() {
 		what = "give the queue a maxsize, or keep its elements on the CPU"
 	}
 	if strings.HasSuffix(e.Grew.Container, ".param_groups") || strings.HasSuffix(e.Grew.Container, "_hooks") {
@@ -185,7 +186,7 @@ func sayCached(e *Evidence) string {
 }
 
 func isBounded(e *Evidence) bool {
-	return e.torch() && e.Facts.Most > e.Facts.Length && !e.Facts.Cache && !holdsGraph(e.Holder)
+	return e.torch() && e.Unfit && !e.Facts.Cache && !holdsGraph(e.Holder)
 }
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }

@@ -76,11 +76,12 @@ var proofs = map[string]struct {
 		},
 	},
 	"bounded": {
-		is:   Evidence{Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}},
+		is:   Evidence{Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}, Unfit: true},
 		says: "replay.items does not fit on the device when it is full",
 		not: map[string]Evidence{
-			"no bound": {Holder: "replay.items[0..317].state"},
-			"full":     {Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 356}},
+			"no bound":                  {Holder: "replay.items[0..317].state"},
+			"full":                      {Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 356}},
+			"not known whether it fits": {Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}},
 		},
 	},
 	"lru_cache": {

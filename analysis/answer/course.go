@@ -26,10 +26,10 @@ type Course struct {
 	Reserved Reserves
 	// Streams is the number of streams for which something was allocated.
 	Streams int
-	// Peaks is the course of the steps' peaks.
-	Peaks Peaks
 	// NewStreams is the number of them for which nothing was allocated before the later half of the time.
 	NewStreams int
+	// Peaks is the course of the steps' peaks.
+	Peaks Peaks
 }
 
 // Peaks are the medians of the peaks of the first and the last sixth of all steps, bytes. They are 0 unless each sixth has a higher one

@@ -5,7 +5,6 @@ package leaks
 import (
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -30,6 +29,7 @@ func (f *Finding) Advice() string {
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
 		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
 		Longer: f.Blocks == 0 && f.Requested > 0,
+		Unfit:  f.Bound() != nil, // one that fits is no finding: see Report.filling
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
@@ -81,14 +81,14 @@ func (f *Finding) grew(readings [][]Holder) varpath.Growth {
 // fewGets is how many times as many elements as blocks of one rise a container must have to be the one that gets them.
 const fewGets = 4
 
-// gets returns the container whose elements the growth adds to, where one reading tells: it has many more than one rise adds blocks.
+// gets returns the container whose elements the growth adds to, where one reading tells: it has many more elements than one rise adds
+// blocks, or is a queue, whose elements come one by one.
 func (f *Finding) gets() varpath.Growth {
 	if f.Blocks <= 0 {
 		return varpath.Growth{}
 	}
 	g, ok := varpath.Many(f.Holder, leastGets)
-	queue := strings.HasSuffix(g.Container, ".queue") // of queue.Queue, whose elements come one by one
-	if !ok || !queue && float64(g.To) < fewGets*math.Ceil(f.Blocks*float64(f.Period)) {
+	if !ok || !g.IsQueue() && float64(g.To) < fewGets*math.Ceil(f.Blocks*float64(f.Period)) {
 		return varpath.Growth{}
 	}
 	return g

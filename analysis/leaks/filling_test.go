@@ -3,6 +3,7 @@
 package leaks
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,10 @@ func TestFilling(t *testing.T) {
 		left := r.filling(c.all, &Options{Free: c.free})
 		require.Len(t, left, c.findings, name)
 		require.Len(t, r.Filling, c.filling, name)
+		for i := range left {
+			const bounded = "does not fit on the device when it is full"
+			require.Equal(t, left[i].Bound() != nil, strings.Contains(left[i].Advice(), bounded), name)
+		}
 		for i := range r.Filling {
 			require.Equal(t, &Bound{15, 100, 100 * mib}, r.Filling[i].Bound(), name)
 		}

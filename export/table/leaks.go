@@ -90,6 +90,14 @@ func LeakNothing(r *leaks.Report) string {
 	return "nothing"
 }
 
+// others ends a sentence on the first of several findings: "; so did 2 other lines". It is empty if there is one.
+func others(verb string, all []leaks.Finding) string {
+	if len(all) < 2 {
+		return ""
+	}
+	return fmt.Sprintf("; %s %s", verb, Plural(uint64(len(all)-1), "other line"))
+}
+
 // LeakPast says what grew in a loop that has ended; empty: nothing did.
 func LeakPast(r *leaks.Report) string {
 	if len(r.Past) == 0 {
@@ -97,10 +105,7 @@ func LeakPast(r *leaks.Report) string {
 	}
 	f := &r.Past[0]
 	text := fmt.Sprintf("%s kept %s, until its loop ended with step %d", f.Name(), LeakMore(f), f.Last)
-	if n := len(r.Past) - 1; n > 0 {
-		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
-	}
-	return text
+	return text + others("so did", r.Past)
 }
 
 // LeakStopped says what grew in the loop that runs and has stopped; empty: nothing has.
@@ -110,10 +115,7 @@ func LeakStopped(r *leaks.Report) string {
 	}
 	f := &r.Stopped[0]
 	text := fmt.Sprintf("%s kept %s until step %d, and has kept its %s since", f.Name(), LeakMore(f), f.Last, Bytes(f.Grown))
-	if n := len(r.Stopped) - 1; n > 0 {
-		text += fmt.Sprintf("; so did %s", Plural(uint64(n), "other line"))
-	}
-	return text
+	return text + others("so did", r.Stopped)
 }
 
 // LeakFilling says what grows only until its container is full; empty: nothing does.
@@ -125,10 +127,7 @@ func LeakFilling(r *leaks.Report) string {
 	b := f.Bound()
 	text := fmt.Sprintf("%s keeps %s in %s, which had %s of at most %s elements when it was read: %s when it is full",
 		f.Name(), LeakMore(f), words.Line(varpath.Readable(f.Holder)), Count(b.Length), Count(b.Most), Bytes(b.Full))
-	if n := len(r.Filling) - 1; n > 0 {
-		text += fmt.Sprintf("; so does %s", Plural(uint64(n), "other line"))
-	}
-	return text
+	return text + others("so does", r.Filling)
 }
 
 // LeakLonger says which batches are longer each time; empty: none are.
@@ -138,10 +137,7 @@ func LeakLonger(r *leaks.Report) string {
 	}
 	f := &r.Longer[0]
 	text := fmt.Sprintf("the input of %s is %s", f.Name(), strings.Replace(LeakMore(f), " more", " longer", 1))
-	if n := len(r.Longer) - 1; n > 0 {
-		text += fmt.Sprintf("; likewise for %s", Plural(uint64(n), "other line"))
-	}
-	return text + ": what a step computes from it grows, too"
+	return text + others("likewise for", r.Longer) + ": what a step computes from it grows, too"
 }
 
 // LeakNote says what grows too slowly to matter; empty: nothing does.

@@ -16,6 +16,9 @@ type Growth struct {
 	Keys      bool   // it is a dictionary with keys that are texts or objects, as far as the name says
 }
 
+// IsQueue reports whether the container is the deque of a queue.Queue, by its name.
+func (g *Growth) IsQueue() bool { return strings.HasSuffix(g.Container, ".queue") }
+
 // A container has grown if it has leastMore more elements, and one part in moreShare: single elements can come and go with a reading.
 const (
 	leastMore = 2
