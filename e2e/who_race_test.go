@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -69,6 +70,20 @@ func (w truth) right(name string, address, from, to uint64) bool {
 		}
 	}
 	return false
+}
+
+// around says which spans of a name are nearest to a moment, for a failure's sake.
+func (w truth) around(name string, address, at uint64) string {
+	var out []string
+	for a, spans := range w[name] {
+		i, _ := slices.BinarySearchFunc(spans, at, func(s span, at uint64) int { return cmp.Compare(s.to, at) })
+		for _, s := range spans[max(i-1, 0):min(i+2, len(spans))] {
+			if a == address || s.from < at+1e8 && s.to+1e8 > at {
+				out = append(out, fmt.Sprintf("%#x %+d to %+d", a, int64(s.from-at), int64(s.to-at)))
+			}
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // spell writes a path as who_race.py does. own is false for a path that begins in a frame of a library.
@@ -199,7 +214,8 @@ func (c *raceCount) judge(t *testing.T, w truth, r *whoReport) {
 		case !own: // a variable of PyTorch's own code, which the job cannot write down
 			c.library++
 		default:
-			c.wrong = append(c.wrong, fmt.Sprintf("%q for %#x, known: %v", name, b.Address, w[name] != nil))
+			c.wrong = append(c.wrong, fmt.Sprintf("%q for %#x, read from %d to %d, right in %s", name, b.Address,
+				r.BootTime, r.BootTime+r.Cost.Confirm, w.around(name, b.Address, r.BootTime)))
 		}
 	}
 }

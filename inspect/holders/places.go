@@ -4,6 +4,7 @@ package holders
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -208,26 +209,49 @@ func (a *assembly) upward(p *proof, found []held) {
 			continue
 		}
 		done[h.seen.node] = true
-		first := p.savedAgain(h, firstTries)
-		if len(first) == 0 {
-			continue
-		}
-		again := p.savedAgain(h, proofTries)
-		for block, s := range first {
-			if t, ok := again[block]; ok && t.node == s.node {
+		if p.leadsOn(h) {
+			for block, s := range p.saved(h) {
 				a.hang(block, h, s)
 			}
 		}
 	}
 }
 
-// savedAgain is savedAbove, tried a few times until it finds blocks: what a slot holds may be replaced while it is read.
-func (p *proof) savedAgain(h *held, tries int) (out map[int]savedBy) {
-	for n := 0; n < tries && len(out) == 0 && p.a.ctx.Err() == nil; n++ {
+// leadsOn reports whether the graph of what a slot holds seems to lead to blocks without a name. What a slot holds may be replaced while
+// it is read, so it is looked at a few times.
+func (p *proof) leadsOn(h *held) bool {
+	for n := 0; n < firstTries && p.a.ctx.Err() == nil; n++ {
 		p.renews = p.renews || n > 0
-		out = p.savedAbove(h)
+		p.forget()
+		if len(p.savedAbove(p.a.now.On(p.scout), h)) > 0 {
+			return true
+		}
 	}
-	return out
+	return false
+}
+
+// saved are the blocks without a name to which the graph of what a slot holds leads, as far as two bursts agree on it. A reading that
+// follows a graph while it looks for pages is too slow to be believed: a program that is interrupted in its steps may have begun
+// another one before the reading is at the end, and its nodes lie where those of the step before did.
+func (p *proof) saved(h *held) map[int]savedBy {
+	p.pages = map[uint64]bool{}
+	for n := 0; n < proofTries && p.a.ctx.Err() == nil; n++ {
+		p.renews = p.renews || n > 0
+		p.look(func(on *objgraph.Recheck) { p.savedAbove(on, h) })
+		if !p.burst() {
+			continue
+		}
+		now := time.Now()
+		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
+		first.Pair(second)
+		out, again := p.savedAbove(first, h), p.savedAbove(second, h)
+		maps.DeleteFunc(out, func(block int, s savedBy) bool { return again[block].node != s.node || again[block].aux != s.aux })
+		if len(out) > 0 {
+			p.a.now.Proved(now)
+			return out
+		}
+	}
+	return nil
 }
 
 // savedBy is how a block is reached through a graph.
@@ -258,11 +282,9 @@ func wayTo(t *torchlayout.Reader, nodes map[uint64]upNode, node uint64) (way Pat
 	return way
 }
 
-// savedAbove follows the graph of what a slot holds now, and lists the blocks without a variable that its nodes have saved.
-func (p *proof) savedAbove(h *held) map[int]savedBy {
+// savedAbove follows the graph of what a slot holds in a reading, and lists the blocks without a variable that its nodes have saved.
+func (p *proof) savedAbove(on *objgraph.Recheck, h *held) map[int]savedBy {
 	out := map[int]savedBy{}
-	p.forget()
-	on := p.a.now.On(p.scout)
 	now, ok := p.a.look(on, h.slot)
 	if !ok || now.node == 0 {
 		return out
