@@ -417,16 +417,17 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 }
 
 // platforms are the constraints of files that are not built everywhere, and those of what is built in their place elsewhere, in
-// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C; the shim is in gputrace for macOS
-// only. Tests of frameworks need what testdata/jobs/setup.sh installs, those of gpu a real GPU.
+// files named *_other.go. The tracer needs a kernel of x86-64 or arm64; what only reads memory and files needs Linux; NVML is loaded by C;
+// the shim is in gputrace for macOS only. Tests of frameworks need what testdata/jobs/setup.sh installs, those of gpu a real GPU.
 var platforms = map[string]string{
-	"linux":          "!linux",
-	"linux && amd64": "!linux || !amd64",
-	"linux && cgo":   "!linux || !cgo",
-	"darwin":         "!darwin",
+	"linux":                     "!linux",
+	"linux && (amd64 || arm64)": "!linux || (!amd64 && !arm64)",
+	"linux && cgo":              "!linux || !cgo",
+	"darwin":                    "!darwin",
+	"linux && amd64":            "",
 
-	"linux && amd64 && frameworks": "",
-	"linux && amd64 && gpu":        "",
+	"linux && (amd64 || arm64) && frameworks": "",
+	"linux && (amd64 || arm64) && gpu":        "",
 }
 
 // TestBuildConstraints: where a file is built is said in one place, its constraint, and never by its name; and all files of a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Command bench measures what tracing costs and prints it as Markdown tables: microseconds per hit beyond an empty uprobe at
 // the same place, slowdown of training scripts beside PyTorch's own recorder, time to attach, the tracer's load and how many

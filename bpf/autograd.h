@@ -5,7 +5,7 @@
  * libtorch_cpu. An operator makes its node before it allocates, so the two join an allocation of
  * the backward pass to those of the line that made its node.
  *
- *   thread pointer ─► tcb: | self | dtv | ...        glibc, sysdeps/x86_64/nptl/tls.h
+ *   thread pointer ─► tcb: | self | dtv | ...        glibc, see DTV_OF_TCB
  *                                   │
  *                                   ▼
  *                            | [module]: address of the thread's memory of that library | ... |
@@ -18,7 +18,6 @@
 #include "stack.h"
 
 #define TLS_BLOCKS	1024 /* threads whose memory is kept; another one is looked up again */
-#define DTV_OF_TCB	8
 #define DTV_ENTRY	16
 #define DTV_UNALLOCATED (~0ull)
 

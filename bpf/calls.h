@@ -20,7 +20,7 @@ enum call_state {
 
 /* What a thread has to remember between the entry and the return of a call. */
 struct call {
-	u64 sp;		       /* of the entry: where the return address is */
+	u64 sp;		       /* of the entry */
 	u64 value[MAX_VALUES]; /* of an operand that is read at return: the pointer */
 	u64 stack;
 	u64 inner; /* the address that the call inside it was about */
@@ -132,9 +132,9 @@ static __always_inline u64 argument_or_word(struct arguments *a, u32 n)
 {
 	u64 word = UNKNOWN;
 
-	if (n < 6)
+	if (n < REGISTER_ARGUMENTS)
 		return a->reg[n & 7];
-	target_read(&word, 8, a->sp + 8 + (n - 6) * 8);
+	target_read(&word, 8, a->sp + STACK_ARGUMENTS + (n - REGISTER_ARGUMENTS) * 8);
 	return word;
 }
 
@@ -362,12 +362,12 @@ static __always_inline u32 drop_left_calls(struct hit *h, struct thread *th, u64
  * Whether the call before in the list makes the one that begins. If not, that one and those before
  * it were left, by longjmp or an exception, and the program went on further down the stack.
  */
-static __always_inline bool is_nested(struct hit *h, struct thread *th, u64 sp, u32 depth)
+static __always_inline bool is_nested(struct hit *h, struct thread *th, u32 depth)
 {
 	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
 	u64 caller = 0;
 
-	if (!depth || target_read(&caller, 8, sp))
+	if (!depth || return_address(h->ctx, &caller))
 		return 0;
 	if (!ref || called_from(info_of(ref), caller, call_at(th, depth - 1)->ip))
 		return 1;
@@ -378,12 +378,12 @@ static __always_inline bool is_nested(struct hit *h, struct thread *th, u64 sp, 
 /* Notes a call that begins in the thread's list. NULL: it is lost, and counted. */
 static __always_inline struct call *push_call(struct hit *h, struct thread *th)
 {
-	u64 sp = h->ctx->sp;
+	u64 sp = PROBE_SP(h->ctx);
 
 	if (!th->first_sp)
 		th->first_sp = sp;
 	u32 depth = drop_left_calls(h, th, sp);
-	u8 nested = is_nested(h, th, sp, depth);
+	u8 nested = is_nested(h, th, depth);
 	if (!nested && depth > MAX_DEPTH / 2)
 		depth = 0; /* makes room */
 	if (depth >= MAX_DEPTH) {
@@ -396,7 +396,7 @@ static __always_inline struct call *push_call(struct hit *h, struct thread *th)
 	c->state = CALL_OPEN;
 	c->stack_status = STACK_OK;
 	c->stack = c->inner = 0;
-	c->ip = h->ctx->ip;
+	c->ip = PROBE_PC(h->ctx);
 	c->nested = nested;
 	th->depth = depth + 1;
 	return c;
@@ -408,13 +408,8 @@ static __always_inline bool read_call(struct hit *h, struct thread *th, struct c
 {
 	struct arguments *a = &th->args;
 
-	a->reg[0] = h->ctx->di;
-	a->reg[1] = h->ctx->si;
-	a->reg[2] = h->ctx->dx;
-	a->reg[3] = h->ctx->cx;
-	a->reg[4] = h->ctx->r8;
-	a->reg[5] = h->ctx->r9;
-	a->sp = h->ctx->sp;
+	register_arguments(h->ctx, a->reg);
+	a->sp = PROBE_SP(h->ctx);
 	if (resolve_values(a, h->hook, c))
 		return 1;
 	if (!h->hook->other)
@@ -562,12 +557,11 @@ static __always_inline void call_not_walked(struct hit *h)
 
 /*
  * Takes the call that returns now off the thread's list: the entry of the same probe, whose row is
- * the one before. The return address has been popped: its slot was 8 below. NULL: its entry was not
- * seen.
+ * the one before. NULL: its entry was not seen.
  */
 static __always_inline struct call *pop_call(struct hit *h, struct thread *th)
 {
-	u64 sp = h->ctx->sp - 8;
+	u64 sp = SP_OF_ENTRY(h->ctx);
 	u32 depth = th->depth;
 
 	for (int i = 0; i < MAX_DEPTH; i++) {
@@ -692,8 +686,8 @@ static __always_inline void leave_alloc(struct hit *h, struct thread *th, struct
 static __always_inline void call_return(struct hit *h)
 {
 	struct thread *th = find_thread();
-	u64 sp = h->ctx->sp - 8;
-	u64 returned = h->ctx->ax;
+	u64 sp = SP_OF_ENTRY(h->ctx);
+	u64 returned = PROBE_RETURNED(h->ctx);
 
 	if (!th) {
 		drop(h, DROP_NO_SCRATCH);

@@ -286,7 +286,7 @@ func parseStacks(t *testing.T, lines *bufio.Reader) []walked {
 		status, err := strconv.ParseUint(f[0][at+1:], 10, 8)
 		require.NoError(t, err)
 		w := walked{name: f[0][:at], status: event.StackStatus(status), pcs: addresses(t, f[1]), oracle: addresses(t, f[2])}
-		require.Equal(t, len(w.regs), copy(w.regs[:], addresses(t, f[3])))
+		require.Equal(t, 17, copy(w.regs[:], addresses(t, f[3])))
 		w.stack, err = hex.DecodeString(f[4][1:])
 		require.NoError(t, err)
 		stacks = append(stacks, w)

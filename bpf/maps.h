@@ -15,6 +15,7 @@ const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of t
 const volatile u32 cfg_rings;	    /* groups of CPUs that have a ring each; 0: all have one */
 const volatile u32 cfg_ring_shift;  /* the logarithm of how many CPUs are a group */
 const volatile u32 cfg_never;	    /* 0: see USE_STACK_OF_THREAD */
+const volatile u64 cfg_code_mask;   /* bits of an address; those above sign a return address */
 const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
 const volatile struct direct_map cfg_direct;
 
@@ -90,7 +91,7 @@ struct {
  */
 struct group_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 65536); /* a multiple of every page size */
 };
 
 struct {

@@ -52,7 +52,7 @@ static __always_inline u64 mark_key(struct hit *h, u64 range)
 {
 	u64 hash = hash_add(h->task->start_time ^ (u64)h->task->pid << 32, range);
 
-	return hash_add(hash_add(hash, h->ctx->sp), h->ctx->ip);
+	return hash_add(hash_add(hash, PROBE_SP(h->ctx)), PROBE_PC(h->ctx));
 }
 
 /* An event with a stack that is known. */

@@ -4,7 +4,7 @@
  * sides share: `go generate` makes Go types of it, by way of BTF, and CI compares them.
  */
 #pragma once
-#include "types.h"
+#include "arch.h"
 #include "limits.h"
 
 #define UNKNOWN (~0ull)
@@ -22,16 +22,6 @@
  */
 #define BOUNDARY_WORD (1ull << 62)
 #define SLOT_WORD     (1ull << 61)
-
-/*
- * The words of a RECORD_RAW that come before the marked ones: the registers in the order of
- * DWARF, the id of the stack as far as the kernel came.
- */
-enum raw_word {
-	RAW_SP = 7,
-	RAW_PARTIAL = 17,
-	RAW_WORDS = 18,
-};
 
 /* The first byte of every ring record. */
 enum record_type {

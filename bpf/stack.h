@@ -45,10 +45,11 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 	struct mm_struct *mm = walked(task)->mm;
 
 	check_code(h->traced, ref, p, mm);
-	w->first_pc = h->ctx->ip;
-	w->first_sp = h->ctx->sp;
-	w->first_fp = h->ctx->bp;
-	w->tp = task->thread.fsbase;
+	w->first_pc = PROBE_PC(h->ctx);
+	w->first_sp = PROBE_SP(h->ctx);
+	w->first_fp = PROBE_FP(h->ctx);
+	w->first_link = PROBE_LINK(h->ctx);
+	w->tp = THREAD_POINTER(task);
 	w->thread_start = task->start_time ^ (u64)task->pid << 32;
 	w->mem.tables = (u64)mm->pgd;
 	w->mem.in_place = target_in_place();

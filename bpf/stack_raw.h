@@ -158,31 +158,13 @@ BPF_GLOBAL int send_raw(struct walk *w, struct unwind_info *p)
 }
 
 /*
- * The registers at the probe in the order of DWARF (System V ABI, AMD64 supplement, figure 3.36),
- * and the stack that the walk has come to. The words of that stack are not needed any more.
+ * The registers at the probe in the order of DWARF, and the stack that the walk has come to. The
+ * words of that stack are not needed any more.
  */
 static __always_inline void save_registers(struct walk *w, struct pt_regs *ctx)
 {
-	u64 *r = w->rec.words;
-
-	r[0] = ctx->ax;
-	r[1] = ctx->dx;
-	r[2] = ctx->cx;
-	r[3] = ctx->bx;
-	r[4] = ctx->si;
-	r[5] = ctx->di;
-	r[6] = ctx->bp;
-	r[RAW_SP] = ctx->sp;
-	r[8] = ctx->r8;
-	r[9] = ctx->r9;
-	r[10] = ctx->r10;
-	r[11] = ctx->r11;
-	r[12] = ctx->r12;
-	r[13] = ctx->r13;
-	r[14] = ctx->r14;
-	r[15] = ctx->r15;
-	r[16] = ctx->ip;
-	r[RAW_PARTIAL] = w->rec.hash;
+	raw_registers(ctx, w->rec.words);
+	w->rec.words[RAW_PARTIAL] = w->rec.hash;
 }
 
 /* Whether user space may get further with a stack than the walk did. */

@@ -141,9 +141,10 @@ struct python {
 	u16 f_copy;	 /* which copy of the bytecode the frame runs; NO_FIELD: there are none */
 	u16 co_copies;
 	u16 co_start;
-	u16 f_size;  /* what is read of a frame lies in so many bytes */
-	u16 ts_size; /* and of a thread state */
-	u16 cf_size; /* and of a cframe */
+	u16 f_size;	   /* what is read of a frame lies in so many bytes */
+	u16 ts_size;	   /* and of a thread state */
+	u16 cf_size;	   /* and of a cframe */
+	u16 pthread_bytes; /* of struct pthread below the thread pointer; x86-64: 0, it is above */
 	struct code_range eval[EVAL_PARTS];
 };
 

@@ -28,8 +28,14 @@ static __always_inline struct cached_rule *target_rule_cache(u64 hash);
 /* Whether the kernel's memory map has the mapping at pc. */
 static __always_inline bool target_mapping_holds(struct mapping *m, u64 pc);
 
-/* The return address that a return probe replaced in the stack slot; 0: none did. */
+/*
+ * The return address that a return probe replaced: in the stack slot or, with a link register, of
+ * the frame that ends at the CFA. 0: none did.
+ */
 static __always_inline u64 target_replaced_return(u64 slot);
+
+/* A return address without its signature (pointer authentication of arm64). */
+static __always_inline u64 target_unsigned(u64 address);
 
 /* A place of the cache of walks, of any index; NULL: there is none. */
 static __always_inline struct cached_walk *target_cached_walk(u32 index);

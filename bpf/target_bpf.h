@@ -76,9 +76,9 @@ static __always_inline struct task_struct *walked(struct task_struct *task)
 }
 
 /*
- * Return probes, ours or another tool's, put the address of a trampoline into the return slot; the
- * kernel keeps the real one in a list of the task. Several probes on one call chain entries with
- * the same slot: the last has the real address.
+ * Return probes, ours or another tool's, put the address of a trampoline into the return slot or the
+ * link register; the kernel keeps the real one in a list of the task. Several probes on one call
+ * chain entries with the same slot: the last has the real address.
  */
 static __always_inline u64 target_replaced_return(u64 slot)
 {
@@ -96,6 +96,11 @@ static __always_inline u64 target_replaced_return(u64 slot)
 		ri = ri->next;
 	}
 	return original;
+}
+
+static __always_inline u64 target_unsigned(u64 address)
+{
+	return HAS_LINK ? address & cfg_code_mask : address;
 }
 
 /* Looks at the memory map itself. */

@@ -12,12 +12,16 @@ static __always_inline u64 block_slot(struct walk *w, struct block_layout *l)
 {
 	u64 *ret = &w->block.stack;
 
-	if (!l->count || ((read_word_fast(&w->mem, ON_STACK, w->first_sp, ret) || !*ret) &&
-			  read_stack(w, w->first_sp, ret)))
+	if (!l->count)
+		return 0;
+	if (HAS_LINK)
+		*ret = w->first_link;
+	else if ((read_word_fast(&w->mem, ON_STACK, w->first_sp, ret) || !*ret) &&
+		 read_stack(w, w->first_sp, ret))
 		return 0;
 	for (u32 i = 0; i < MAX_SITES; i++)
 		if (i < l->count && l->site[i].ret == *ret)
-			return (l->site[i].base_sp ? w->first_sp + 8 : w->first_fp) +
+			return (l->site[i].base_sp ? w->first_sp + ENTRY_CFA : w->first_fp) +
 			       l->site[i].offset;
 	count(site_unknown);
 	return 0;
@@ -118,19 +122,14 @@ BPF_GLOBAL int find_origin(struct walk *w, struct unwind_info *p)
 	return found;
 }
 
-/* The register arguments of a function, in the order of the System V ABI. */
+/* The first six arguments of a function. */
 struct arguments_in_registers {
 	u64 arg[8];
 };
 
 static __always_inline void take_arguments(struct hit *h, struct arguments_in_registers *a)
 {
-	a->arg[0] = h->ctx->di;
-	a->arg[1] = h->ctx->si;
-	a->arg[2] = h->ctx->dx;
-	a->arg[3] = h->ctx->cx;
-	a->arg[4] = h->ctx->r8;
-	a->arg[5] = h->ctx->r9;
+	register_arguments(h->ctx, a->arg);
 	a->arg[6] = a->arg[7] = UNKNOWN;
 }
 

@@ -514,6 +514,8 @@ type TraceUnwindInfo struct {
 		F_size        uint16
 		TsSize        uint16
 		CfSize        uint16
+		PthreadBytes  uint16
+		_             [6]byte
 		Eval          [4]struct {
 			_     structs.HostLayout
 			Start uint64
@@ -567,6 +569,7 @@ type TraceWalkSlot struct {
 		Pc           uint64
 		Sp           uint64
 		Fp           uint64
+		Link         uint64
 		Tp           uint64
 		Tls          uint64
 		ThreadStart  uint64
@@ -586,8 +589,10 @@ type TraceWalkSlot struct {
 		FirstPc      uint64
 		FirstSp      uint64
 		FirstFp      uint64
+		FirstLink    uint64
 		CacheKey     uint64
 		FpFrom       uint64
+		LinkFrom     uint64
 		Cacheable    uint32
 		FoundVersion uint32
 		Found        uint64
@@ -657,7 +662,7 @@ type TraceWalkSlot struct {
 			Stack   [16384]uint8
 			Other   [4096]uint8
 		}
-		_        [16]byte
+		_        [56]byte
 		Deps     TraceCachedWalk
 		Ndeps    uint32
 		Full     uint32
@@ -667,7 +672,7 @@ type TraceWalkSlot struct {
 		Rec      TraceRecordStack
 		_        [32]byte
 	}
-	_ [1280]byte
+	_ [1216]byte
 }
 
 // Names of all BPF objects in the ELF.
@@ -702,6 +707,7 @@ const (
 	TraceProgReport           = "report"
 	TraceProgThreadExit       = "thread_exit"
 	TraceProgUnwind           = "unwind"
+	TraceVarCfgCodeMask       = "cfg_code_mask"
 	TraceVarCfgDirect         = "cfg_direct"
 	TraceVarCfgFindVma        = "cfg_find_vma"
 	TraceVarCfgFreeStacks     = "cfg_free_stacks"
@@ -808,6 +814,7 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
+	CfgCodeMask     *ebpf.VariableSpec `ebpf:"cfg_code_mask"`
 	CfgDirect       *ebpf.VariableSpec `ebpf:"cfg_direct"`
 	CfgFindVma      *ebpf.VariableSpec `ebpf:"cfg_find_vma"`
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
@@ -903,6 +910,7 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
+	CfgCodeMask     *ebpf.Variable `ebpf:"cfg_code_mask"`
 	CfgDirect       *ebpf.Variable `ebpf:"cfg_direct"`
 	CfgFindVma      *ebpf.Variable `ebpf:"cfg_find_vma"`
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`

@@ -56,19 +56,6 @@ enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 
 #define RELOCATED __attribute__((preserve_access_index))
 
-/*
- * The user-visible register frame of x86-64 (arch/x86/include/asm/ptrace.h), the context of a
- * uprobe program.
- */
-struct pt_regs {
-	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
-	unsigned long orig_ax, ip, cs, flags, sp, ss;
-} RELOCATED;
-
-struct thread_struct {
-	unsigned long fsbase;
-} RELOCATED;
-
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; /* pages */
@@ -89,7 +76,7 @@ struct vm_area_struct {
 } RELOCATED;
 
 struct return_instance {
-	unsigned long stack;	      /* address of the return slot that a return probe replaced */
+	unsigned long stack;	      /* address of the return slot, or CFA, of what was replaced */
 	unsigned long orig_ret_vaddr; /* what the slot held */
 	struct return_instance *next;
 } RELOCATED;
@@ -128,7 +115,6 @@ struct task_struct {
 	int pid; /* of the thread, in the initial PID namespace */
 	int tgid;
 	u64 start_time; /* monotonic, ns */
-	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
 	struct task_struct *group_leader;

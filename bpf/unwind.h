@@ -31,7 +31,7 @@ BPF_GLOBAL int walk_step(struct walk *w, struct unwind_info *p)
 	u64 cfa = frame_address(w, rule);
 	if (w->status == STACK_UNREADABLE)
 		return 1;
-	if (cfa <= w->sp) {
+	if (cfa < w->sp || (cfa == w->sp && !leaf_without_frame(w))) {
 		w->status = STACK_ORDER;
 		return 1;
 	}
@@ -62,7 +62,8 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->pc = w->first_pc;
 	w->sp = w->first_sp;
 	w->fp = w->first_fp;
-	w->fp_from = 0;
+	w->link = w->first_link;
+	w->fp_from = w->link_from = 0;
 	w->cacheable = !(w->sp & 7);
 	w->cache_key = p->cache_key;
 	w->caller = w->native = w->python = w->nqueue = 0;

@@ -50,23 +50,24 @@ static __always_inline void note_eval(struct walk *w, u64 cfa)
 }
 
 /*
- * The registers that a signal interrupted lie in the frame that the kernel pushed: struct ucontext
- * (arch/x86/include/uapi/asm/ucontext.h, sigcontext.h) starts at the trampoline's stack pointer,
- * general registers at +40. 0 or -EFAULT, with the status set.
+ * The registers that a signal interrupted lie in the frame that the kernel pushed. 0 or -EFAULT,
+ * with the status set.
  */
 static __always_inline int step_signal(struct walk *w)
 {
 	u64 frame = w->sp, sp = 0;
 
-	if (read_stack(w, frame + 120, &w->fp) || read_stack(w, frame + 160, &sp) ||
-	    read_stack(w, frame + 168, &w->pc)) {
+	if (read_stack(w, frame + SIGNAL_FP, &w->fp) || read_stack(w, frame + SIGNAL_SP, &sp) ||
+	    read_stack(w, frame + SIGNAL_PC, &w->pc) ||
+	    (HAS_LINK && read_stack(w, frame + SIGNAL_LINK, &w->link))) {
 		w->status = STACK_UNREADABLE;
 		return -EFAULT;
 	}
-	depends_on(w, frame + 120);
-	depends_on(w, frame + 160);
-	depends_on(w, frame + 168);
-	w->fp_from = frame + 120;
+	depends_on(w, frame + SIGNAL_FP);
+	depends_on(w, frame + SIGNAL_SP);
+	depends_on(w, frame + SIGNAL_PC);
+	w->fp_from = frame + SIGNAL_FP;
+	w->link_from = frame + SIGNAL_LINK;
 	w->sp = sp;
 	w->caller = 0;
 	return 0;
@@ -104,7 +105,7 @@ static __always_inline u64 frame_address(struct walk *w, u64 rule)
 /* Where the caller's frame pointer is saved; 0: it is in the register. */
 static __always_inline u64 saved_fp(struct walk *w, u64 rule, u64 cfa)
 {
-	if (RULE_KIND(rule) == RULE_PLT)
+	if (RULE_KIND(rule) == RULE_PLT || RULE_RETURN_AT_CFA(rule))
 		return 0;
 	if (RULE_FP_AT_FP(rule)) {
 		depends_on_fp(w);
@@ -113,16 +114,70 @@ static __always_inline u64 saved_fp(struct walk *w, u64 rule, u64 cfa)
 	return RULE_FP_AT_CFA(rule) ? cfa + RULE_FP(rule) : 0;
 }
 
+/* Where the return address is saved; 0: it is in the link register. */
+static __always_inline u64 saved_return(u64 rule, u64 cfa, u64 fp_at)
+{
+	if (!HAS_LINK)
+		return cfa - 8;
+	if (RULE_RETURN_AT_CFA(rule))
+		return cfa + RULE_FP(rule);
+	return fp_at ? fp_at + 8 : 0; /* a frame record: x29, x30 */
+}
+
+/*
+ * Goes on to the return address that is still in the link register. 0, or -EFAULT: a caller has
+ * overwritten it by its call.
+ */
+static __always_inline int return_by_link(struct walk *w)
+{
+	if (w->caller) {
+		w->status = STACK_BAD_RULE;
+		return -EFAULT;
+	}
+	if (w->link_from)
+		depends_on(w, w->link_from);
+	else
+		w->deps.needs_fp = 1;
+	w->pc = target_unsigned(w->link);
+	return 0;
+}
+
+/* Goes on to the return address at an address of the stack; 0: in the link register. 0 or -EFAULT. */
+static __always_inline int return_from(struct walk *w, u64 at)
+{
+	if (HAS_LINK && !at)
+		return return_by_link(w);
+	if (read_stack(w, at, &w->pc)) {
+		w->status = STACK_UNREADABLE;
+		return -EFAULT;
+	}
+	w->pc = target_unsigned(w->pc);
+	depends_on(w, at);
+	return 0;
+}
+
+/*
+ * Whether a frame can end where it begins: a function that makes no call need not have a byte on the
+ * stack where calls leave the return address in a register.
+ */
+static __always_inline bool leaf_without_frame(struct walk *w)
+{
+	return HAS_LINK && !w->caller;
+}
+
 /* Goes on to the caller of the frame that ends at cfa. 0 or -EFAULT, with the status set. */
 static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
 {
 	u64 fp = w->fp, fp_at = saved_fp(w, rule, cfa);
 
-	if ((fp_at && read_stack(w, fp_at, &fp)) || read_stack(w, cfa - 8, &w->pc)) {
+	if (fp_at && read_stack(w, fp_at, &fp)) {
 		w->status = STACK_UNREADABLE;
 		return -EFAULT;
 	}
-	depends_on(w, cfa - 8);
+	if (return_from(w, saved_return(rule, cfa, fp_at)))
+		return -EFAULT;
+	if (HAS_LINK && fp_at)
+		depends_on(w, fp_at);
 	if (fp_at)
 		w->fp_from = fp_at;
 	w->fp = fp;
@@ -140,7 +195,7 @@ static __always_inline bool is_made_stack(struct unwind_info *p, u64 pc)
 {
 	u64 rule = rule_for(p, pc);
 
-	return RULE_KIND(rule) == RULE_SP && RULE_CFA(rule) == 8;
+	return RULE_KIND(rule) == RULE_SP && RULE_CFA(rule) == ENTRY_CFA;
 }
 
 /*
@@ -154,7 +209,7 @@ static __always_inline u64 current_rule(struct walk *w, struct unwind_info *p)
 	if (RULE_KIND(rule) != RULE_NONE || !w->caller)
 		return rule;
 	w->cacheable = 0;
-	u64 original = target_replaced_return(w->sp - 8);
+	u64 original = target_replaced_return(w->sp - ENTRY_CFA);
 	if (!original)
 		return is_made_stack(p, w->pc) ? RULE_END : rule;
 	w->pc = original;

@@ -256,6 +256,12 @@ static __always_inline bool thread_state_in_place(struct walk *w, struct unwind_
 	return 1;
 }
 
+/* The result of pthread_self: on arm64 the descriptor lies below the thread pointer. */
+static __always_inline u64 thread_id(struct walk *w, struct python *py)
+{
+	return HAS_LINK ? w->tp - py->pthread_bytes : w->tp;
+}
+
 /* py_find_thread in place and without a call. Returns whether it could. */
 static __always_inline bool find_thread_in_place(struct walk *w, struct unwind_info *p)
 {
@@ -271,7 +277,7 @@ static __always_inline bool find_thread_in_place(struct walk *w, struct unwind_i
 	if (!state)
 		return 1;
 	u64 at = window_at(&w->mem, ELSEWHERE, state, py->ts_size);
-	if (!at || target_shown_word(at + py->ts_thread_id) != w->tp)
+	if (!at || target_shown_word(at + py->ts_thread_id) != thread_id(w, py))
 		return 0;
 	if (py->ts_frame != NO_FIELD)
 		w->py_frame = target_shown_word(at + py->ts_frame);
@@ -302,7 +308,7 @@ BPF_GLOBAL int py_find_thread(struct walk *w, struct unwind_info *p)
 	if (py->tls_block != NO_FIELD &&
 	    (read_elsewhere(w, *state + py->tls_block, state) || !*state))
 		return 0;
-	if (read_elsewhere(w, *state + py->ts_thread_id, thread) || *thread != w->tp ||
+	if (read_elsewhere(w, *state + py->ts_thread_id, thread) || *thread != thread_id(w, py) ||
 	    (py->ts_frame != NO_FIELD && read_elsewhere(w, *state + py->ts_frame, &w->py_frame)) ||
 	    (py->ts_cframe != NO_FIELD && read_elsewhere(w, *state + py->ts_cframe, &w->py_cframe)))
 		return py_broken(w);

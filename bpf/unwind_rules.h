@@ -11,11 +11,13 @@
 #define RULE_KIND(r)	  ((u32)(r) & 15)
 #define RULE_FP_AT_CFA(r) ((r) & (1ull << 4))
 #define RULE_FP_AT_FP(r)  ((r) & (1ull << 5))
-#define RULE_CFA(r)	  (((s64)((r) << 32)) >> 40) /* bits 8-31, signed */
-#define RULE_FP(r)	  (((s64)((r) << 8)) >> 40)  /* bits 32-55, signed */
-#define RULE_PLT_FROM(r)  (((r) >> 32) & 0xff)
-#define RULE_PLT_ADD(r)	  (((r) >> 40) & 0xff)
-#define RULE_NO_MAPPING	  (1ull << 63) /* added at lookup: the pc is in no mapping */
+/* On arm64: the frame pointer is unchanged, the return address is saved where RULE_FP says. */
+#define RULE_RETURN_AT_CFA(r) (HAS_LINK && ((r) >> 4 & 3) == 3)
+#define RULE_CFA(r)	      (((s64)((r) << 32)) >> 40) /* bits 8-31, signed */
+#define RULE_FP(r)	      (((s64)((r) << 8)) >> 40)	 /* bits 32-55, signed */
+#define RULE_PLT_FROM(r)      (((r) >> 32) & 0xff)
+#define RULE_PLT_ADD(r)	      (((r) >> 40) & 0xff)
+#define RULE_NO_MAPPING	      (1ull << 63) /* added at lookup: the pc is in no mapping */
 
 enum rule_kind {
 	RULE_NONE = 0,

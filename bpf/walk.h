@@ -111,6 +111,7 @@ struct autograd {
  */
 struct walk {
 	u64 pc, sp, fp;
+	u64 link;	  /* x30 of arm64, right while the pc is no return address */
 	u64 tp;		  /* thread pointer */
 	u64 tls;	  /* the thread's memory of libtorch_cpu (autograd.h) */
 	u64 thread_start; /* when the thread began, and its number */
@@ -127,8 +128,10 @@ struct walk {
 	u64 hash;			  /* of the native frames */
 	u64 python_hash;		  /* of the Python frames, and where they go among them */
 	u64 first_pc, first_sp, first_fp; /* where the walk began */
-	u64 cache_key;			  /* the info's when it began */
+	u64 first_link;
+	u64 cache_key;	   /* the info's when it began */
 	u64 fp_from;	   /* address that fp was read from; 0: it is the register's */
+	u64 link_from;	   /* the same of link */
 	u32 cacheable;	   /* what the walk depends on is in deps */
 	u32 found_version; /* of the cached walk that holds */
 	u64 found;	   /* its stack */

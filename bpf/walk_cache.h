@@ -152,12 +152,18 @@ static __always_inline bool hash_words(struct walk *w)
 	return 1;
 }
 
+/* The frame pointer and the link register at the probe, as one word. */
+static __always_inline u64 first_registers(struct walk *w)
+{
+	return HAS_LINK ? w->first_fp ^ w->first_link * HASH_MULT : w->first_fp;
+}
+
 /* Whether the native walk of an entry holds. */
 static __always_inline bool cached_native_holds(struct walk *w, struct unwind_info *p,
 						struct cached_walk *c)
 {
 	if (c->cache_key != p->cache_key || c->pc != w->first_pc || c->sp != w->first_sp ||
-	    (c->needs_fp && c->fp != w->first_fp) || !words_hold(w, c))
+	    (c->needs_fp && c->fp != first_registers(w)) || !words_hold(w, c))
 		return 0;
 	w->hash = c->native_hash;
 	return 1;
@@ -447,7 +453,7 @@ BPF_GLOBAL int cached_walk_store(struct walk *w)
 	w->deps.cache_key = w->cache_key;
 	w->deps.pc = w->first_pc;
 	w->deps.sp = w->first_sp;
-	w->deps.fp = w->first_fp;
+	w->deps.fp = first_registers(w);
 	w->deps.native_hash = w->hash;
 	__builtin_memset(w->deps.sent, 0, sizeof(w->deps.sent));
 	w->deps.version = version + 1;

@@ -228,10 +228,19 @@ func (o *object) references(names []string) []uint64 {
 	var out []uint64
 	for ; len(relocations) >= size; relocations = relocations[size:] {
 		info := binary.LittleEndian.Uint64(relocations[8:])
-		typ := elf.R_X86_64(uint32(info))
-		if (typ == elf.R_X86_64_GLOB_DAT || typ == elf.R_X86_64_64) && wanted[uint32(info>>32)] {
+		if o.isAddress(uint32(info)) && wanted[uint32(info>>32)] {
 			out = append(out, binary.LittleEndian.Uint64(relocations))
 		}
 	}
 	return out
+}
+
+// isAddress reports whether a relocation stores the plain address of its symbol.
+func (o *object) isAddress(kind uint32) bool {
+	if o.elf.Machine == elf.EM_AARCH64 {
+		typ := elf.R_AARCH64(kind)
+		return typ == elf.R_AARCH64_GLOB_DAT || typ == elf.R_AARCH64_ABS64
+	}
+	typ := elf.R_X86_64(kind)
+	return typ == elf.R_X86_64_GLOB_DAT || typ == elf.R_X86_64_64
 }

@@ -2,7 +2,7 @@
 
 // Package cpython reads a CPython interpreter from outside: it finds the interpreter in a running process, proves where
 // each thread keeps its thread state, and turns code objects into names and lines. It only reads memory; nothing in the
-// target is stopped or changed. x86-64 with glibc, CPython 3.8 to 3.15, from 3.13 on without a GIL too.
+// target is stopped or changed. x86-64 and arm64 with glibc, CPython 3.8 to 3.15, from 3.13 on without a GIL too.
 package cpython
 
 import (
@@ -49,6 +49,7 @@ type Runtime struct {
 	Bound bool
 
 	layout *layout
+	abi    threadABI
 	getter uint64 // address of stateGetter; 0: it is not named, or not needed
 	// Addresses of the static type objects str, bytes and code, 0 until first seen.
 	types [typeCount]atomic.Uint64
@@ -75,6 +76,11 @@ func Find(p *process.Process) (*Runtime, error) {
 	}
 	defer closeAll(all)
 	found := choose(p, all)
+	abi, err := findThreadABI(p, found.file.elf.Machine)
+	if err != nil {
+		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.mapping.Path, err)
+	}
+	found.abi = abi
 	r, err := newRuntime(p, found)
 	if err == nil && r.Descriptor.Entry == EntryCode {
 		r.Eval, err = found.evalRanges(p)
@@ -100,7 +106,7 @@ func newRuntime(mem process.Memory, found *located) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	r := &Runtime{Version: version, Descriptor: row.desc, Module: found.mapping.Path, Address: found.runtime, layout: row}
+	r := &Runtime{Version: version, Descriptor: row.desc, Module: found.mapping.Path, Address: found.runtime, layout: row, abi: found.abi}
 	if row.runtimeKey == NoField {
 		if at, ok := found.symbol(stateGetter); ok {
 			r.getter = at
@@ -113,7 +119,7 @@ func newRuntime(mem process.Memory, found *located) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Descriptor.TLSOffset, r.Descriptor.TLSBlock = at.offset, at.block
+	r.Descriptor.TLSOffset, r.Descriptor.TLSBlock, r.Descriptor.PthreadBytes = at.offset, at.block, uint16(r.abi.size)
 	return r, r.proveThreads(mem)
 }
 

@@ -3,6 +3,8 @@
 package cpython
 
 import (
+	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -68,10 +70,14 @@ func splitParts(file *symbolize.File, entry uint64) ([]Range, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := unwind.NewRule(unwind.RuleSP, 8, unwind.SavedFP{})
+	entryCFA, jumps := int64(8), decodeJumps
+	if file.Machine() == elf.EM_AARCH64 {
+		entryCFA, jumps = 0, decodeJumpsArm64
+	}
+	fresh := unwind.NewRule(unwind.RuleSP, entryCFA, unwind.SavedFP{})
 	parts := []Range{{start, limit}}
 	for i := 0; i < len(parts) && len(parts) <= maxEvalParts; i++ {
-		for _, j := range jumpsOf(file, parts[i]) {
+		for _, j := range jumpsOf(file, parts[i], jumps) {
 			rule := table.Lookup(j.to)
 			start, limit, ok := file.Frames().Bounds(j.to)
 			if ok && rule != fresh && rule == table.Lookup(j.from) {
@@ -94,15 +100,18 @@ type jump struct {
 	from, to uint64
 }
 
+// decoder lists direct jumps as decodeJumps does.
+type decoder func(code []byte, at uint64, last bool) (found []jump, used int)
+
 // jumpsOf lists the direct jumps out of a range of code.
-func jumpsOf(file *symbolize.File, r Range) []jump {
+func jumpsOf(file *symbolize.File, r Range, decode decoder) []jump {
 	var out []jump
 	for at := r.Start; at < r.Limit && at-r.Start < maxEvalCode; {
 		code, ok := file.Text(at, int(min(r.Limit-at, textRead)))
 		if !ok {
 			break
 		}
-		found, used := decodeJumps(code, at, len(code) == int(r.Limit-at))
+		found, used := decode(code, at, len(code) == int(r.Limit-at))
 		for _, j := range found {
 			if j.to < r.Start || j.to >= r.Limit {
 				out = append(out, j)
@@ -132,4 +141,28 @@ func decodeJumps(code []byte, at uint64, last bool) (found []jump, used int) {
 		used += inst.Len
 	}
 	return found, used
+}
+
+// decodeJumpsArm64 is decodeJumps for arm64 (Arm ARM, C6.2: B, B.cond, CBZ, CBNZ, TBZ, TBNZ): instructions of 4 bytes.
+func decodeJumpsArm64(code []byte, at uint64, _ bool) (found []jump, used int) {
+	for ; used+4 <= len(code); used += 4 {
+		from := at + uint64(used)
+		if distance, ok := jumpDistance(binary.LittleEndian.Uint32(code[used:])); ok {
+			found = append(found, jump{from, from + uint64(distance)})
+		}
+	}
+	return found, len(code)
+}
+
+// jumpDistance is how far an instruction jumps, bytes: its signed field of 26, 19 or 14 bits counts instructions.
+func jumpDistance(word uint32) (bytes int64, ok bool) {
+	switch {
+	case word>>26 == 0x05: // B
+		return int64(int32(word<<6)>>6) * 4, true
+	case word>>24 == 0x54, word>>25&0x3f == 0x1a: // B.cond; CBZ, CBNZ
+		return int64(int32(word<<8)>>13) * 4, true
+	case word>>25&0x3f == 0x1b: // TBZ, TBNZ
+		return int64(int32(word<<13)>>18) * 4, true
+	}
+	return 0, false
 }

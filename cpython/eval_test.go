@@ -3,6 +3,7 @@
 package cpython
 
 import (
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -144,6 +145,25 @@ func TestDecodeJumps(t *testing.T) {
 	found, used = decodeJumps(code, 0x1000, false)
 	assert.Equal(t, want[:3], found)
 	assert.Equal(t, 0x10, used)
+}
+
+// arm64's, as objdump prints them: b, b.ne, cbz, tbnz backwards; and bl, br and ret, which are no jumps within a function.
+func TestDecodeJumpsArm64(t *testing.T) {
+	code := binary.LittleEndian.AppendUint32(nil, 0x14000004) // 0x1000: b 0x1010
+	for _, word := range []uint32{
+		0x54ffffe1, // 0x1004: b.ne 0x1000
+		0xb4000081, // 0x1008: cbz x1, 0x1018
+		0x373fffa0, // 0x100c: tbnz w0, #7, 0x1000
+		0x94000001, // 0x1010: bl 0x1014
+		0xd61f0020, // 0x1014: br x1
+		0xd65f03c0, // 0x1018: ret
+		0x17fffff9, // 0x101c: b 0x1000
+	} {
+		code = binary.LittleEndian.AppendUint32(code, word)
+	}
+	found, used := decodeJumpsArm64(code, 0x1000, true)
+	assert.Equal(t, []jump{{0x1000, 0x1010}, {0x1004, 0x1000}, {0x1008, 0x1018}, {0x100c, 0x1000}, {0x101c, 0x1000}}, found)
+	assert.Equal(t, len(code), used)
 }
 
 func FuzzDecodeJumps(f *testing.F) {

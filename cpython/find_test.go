@@ -109,10 +109,10 @@ func TestEmbedded(t *testing.T) {
 				if hasKey(r.layout) {
 					key := r.key(p)
 					assert.GreaterOrEqual(t, key, row.before)
-					assert.Equal(t, slotOfKey(key), want)
+					assert.Equal(t, threadABI{}.slotOfKey(key), want)
 					blind.runtimeKey = 0
 				} else {
-					v, ok := threadLocal(p, r.getter)
+					v, ok := r.abi.threadLocal(p, r.getter)
 					require.True(t, ok)
 					at, ok := v.from(p, threads[0].Handle)
 					require.True(t, ok)

@@ -29,11 +29,13 @@ const MaxFrameSize = 128
 // Descriptor is what the kernel side needs to walk the Python frames of a thread. Offsets and sizes are in bytes; an
 // offset of NoField means that the version has no such field.
 type Descriptor struct {
-	// TLSOffset is that of the slot that holds this thread's PyThreadState*, from the thread pointer (the fs base). When
+	// TLSOffset is the offset of the slot that holds this thread's PyThreadState*, from the thread pointer (the fs base, TPIDR_EL0). When
 	// TLSBlock is not NoField, the slot holds a pointer, and the state lies that far behind where it points.
 	TLSOffset int64
 	TLSBlock  uint16
-	// TStateThreadID is PyThreadState.thread_id: pthread_self(), which is the fs base with glibc. It validates the slot.
+	// PthreadBytes is how far pthread_self() lies below the thread pointer: 0 on x86-64, where they are equal with glibc.
+	PthreadBytes uint16
+	// TStateThreadID is PyThreadState.thread_id: pthread_self(). It validates the slot.
 	TStateThreadID uint16
 	// TStateFrame is the pointer to the innermost frame in PyThreadState. NoField when the cframe leads to it, 3.11 and 3.12.
 	TStateFrame uint16

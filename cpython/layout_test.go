@@ -93,7 +93,8 @@ var headerRows = []headerRow{
 
 // notInHeaders are the fields that say how to use the others; the live tests prove them.
 var notInHeaders = map[string]bool{
-	"desc.TLSOffset": true, "desc.TLSBlock": true, "desc.Entry": true, "debugOffsets": true, "lines": true, "freeThreaded": true,
+	"desc.TLSOffset": true, "desc.TLSBlock": true, "desc.PthreadBytes": true, "desc.Entry": true,
+	"debugOffsets": true, "lines": true, "freeThreaded": true,
 }
 
 // movedRows are the constants that hold for all versions with a GIL; without one they are further behind by as much as the

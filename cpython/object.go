@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/gputrace/gputrace/process"
@@ -34,6 +35,7 @@ type located struct {
 	bias    uint64 // address in the process minus link-time address
 	runtime uint64 // address of _PyRuntime in the process
 	bound   bool   // PyTorch's references lead to it
+	abi     threadABI
 }
 
 // executables keeps the first executable mapping of every file.
@@ -188,8 +190,7 @@ func (o *object) bias(start, offset uint64) (uint64, bool) {
 			continue
 		}
 		// The kernel maps whole pages: the first may begin before the segment.
-		const page = 4096
-		if first := p.Off &^ (page - 1); offset >= first && offset < p.Off+p.Filesz {
+		if first := p.Off &^ uint64(os.Getpagesize()-1); offset >= first && offset < p.Off+p.Filesz {
 			return start - offset + p.Off - p.Vaddr, true
 		}
 	}

@@ -27,18 +27,19 @@ const (
 // thread has the GIL: what the interpreter itself reads is asked first, then which is set in most threads.
 func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]bool) (slot, error) {
 	all := len(states)
-	maps.DeleteFunc(states, func(tp uint64, _ map[uint64]bool) bool { return controlBlock(mem, tp) == nil })
+	maps.DeleteFunc(states, func(tp uint64, _ map[uint64]bool) bool { return r.abi.controlBlock(mem, tp) == nil })
 	if len(states) == 0 {
 		return slot{}, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, all)
 	}
-	if read, ok := threadLocal(mem, r.getter); ok {
+	states = r.abi.byPointer(states)
+	if read, ok := r.abi.threadLocal(mem, r.getter); ok {
 		for tp := range states {
 			if offset, ok := read.from(mem, tp); ok && holds(mem, states, offset) {
 				return slot{offset, NoField}, nil
 			}
 		}
 	}
-	var v variables
+	v := variables{above: r.abi.size != 0}
 	for tp, own := range states {
 		v.add(mem, tp, own)
 	}
@@ -46,6 +47,18 @@ func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]
 		return slot{offset, NoField}, nil
 	}
 	return slot{}, fmt.Errorf("%w: no thread-local variable of %d threads holds the thread state", ErrNotReady, len(states))
+}
+
+// byPointer has for each thread pointer what is known by the handles of the threads.
+func (a threadABI) byPointer(states map[uint64]map[uint64]bool) map[uint64]map[uint64]bool {
+	if a.size == 0 {
+		return states
+	}
+	out := map[uint64]map[uint64]bool{}
+	for handle, own := range states {
+		out[handle+a.size] = own
+	}
+	return out
 }
 
 // holds reports whether the words at an offset are states of the threads' own, or of one at least, and no other's.
@@ -64,40 +77,65 @@ func holds(mem process.Memory, states map[uint64]map[uint64]bool, offset int64) 
 }
 
 // variables counts, for every word below the thread pointers, the threads that have a state of theirs there. Index 0 is the word
-// right below.
+// right below or, on arm64, right at it.
 type variables struct {
+	above              bool // they lie above the thread pointers (ELF TLS, variant I), and so do the words
 	matches, conflicts [variablesScan / 8]int
 }
 
 func (v *variables) add(mem process.Memory, tp uint64, own map[uint64]bool) {
+	if v.above {
+		v.addAbove(mem, tp, own)
+		return
+	}
 	var b [variablesRead]byte
 	for n := uint64(0); n < variablesScan && tp > n+variablesRead; n += variablesRead {
 		if _, err := mem.ReadAt(b[:], tp-n-variablesRead); err != nil {
 			return // there is no more
 		}
 		for i := range variablesRead / 8 {
-			at := int(n)/8 + variablesRead/8 - 1 - i
-			switch word := binary.LittleEndian.Uint64(b[8*i:]); {
-			case own[word]:
-				v.matches[at]++
-			case word != 0: // 0: a thread that has not run Python yet
-				v.conflicts[at]++
-			}
+			v.count(int(n)/8+variablesRead/8-1-i, binary.LittleEndian.Uint64(b[8*i:]), own)
 		}
 	}
 }
 
-func (v *variables) fits(offset int64) bool {
-	i := -offset/8 - 1
-	return offset < 0 && offset%8 == 0 && i < int64(len(v.matches)) && v.matches[i] > 0 && v.conflicts[i] == 0
+func (v *variables) addAbove(mem process.Memory, tp uint64, own map[uint64]bool) {
+	var b [variablesRead]byte
+	for n := uint64(0); n < variablesScan; n += variablesRead {
+		if _, err := mem.ReadAt(b[:], tp+n); err != nil {
+			return // there is no more
+		}
+		for i := range variablesRead / 8 {
+			v.count(int(n)/8+i, binary.LittleEndian.Uint64(b[8*i:]), own)
+		}
+	}
 }
+
+func (v *variables) count(at int, word uint64, own map[uint64]bool) {
+	switch {
+	case own[word]:
+		v.matches[at]++
+	case word != 0: // 0: a thread that has not run Python yet
+		v.conflicts[at]++
+	}
+}
+
+// offset is the place of a word, from the thread pointer.
+func (v *variables) offset(i int) int64 {
+	if v.above {
+		return 8 * int64(i)
+	}
+	return -8 * int64(i+1)
+}
+
+func (v *variables) fits(i int) bool { return v.matches[i] > 0 && v.conflicts[i] == 0 }
 
 // best is the one that holds the states of most threads; of equals the lowest.
 func (v *variables) best() (offset int64, ok bool) {
 	most := 0
 	for i := range v.matches {
-		if at := -8 * int64(i+1); v.fits(at) && v.matches[i] >= most {
-			offset, most = at, v.matches[i]
+		if v.fits(i) && (v.matches[i] > most || v.matches[i] == most && v.offset(i) < offset) {
+			offset, most = v.offset(i), v.matches[i]
 		}
 	}
 	return offset, most > 0
@@ -132,8 +170,8 @@ func (v variable) from(mem process.Memory, tp uint64) (offset int64, ok bool) {
 
 // threadLocal is the first thread-local word that a function reads: directly, as in a program, by an offset that the loader has put in a
 // table, or by asking the loader (__tls_get_addr, or a descriptor), as in libraries. The code is followed without branches.
-func threadLocal(mem process.Memory, function uint64) (v variable, ok bool) {
-	if function == 0 {
+func (a threadABI) threadLocal(mem process.Memory, function uint64) (v variable, ok bool) {
+	if function == 0 || a.size != 0 { // arm64's code is not read
 		return v, false
 	}
 	code := make([]byte, getterCode)

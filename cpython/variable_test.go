@@ -46,7 +46,7 @@ func TestThreadLocal(t *testing.T) {
 			m := image{addrGetter: code, addrTCB: make([]byte, 0x20), addrBlocks: make([]byte, 3*blockSize)}
 			m.set(addrTCB, tcbBlocks, addrBlocks)
 			m.set(addrBlocks, 2*blockSize, addrTCB-0x40)
-			v, ok := threadLocal(m, addrGetter)
+			v, ok := threadABI{}.threadLocal(m, addrGetter)
 			require.True(t, ok)
 			at, ok := v.from(m, addrTCB)
 			require.True(t, ok)
@@ -57,10 +57,10 @@ func TestThreadLocal(t *testing.T) {
 		"nothing": {}, "a call": {0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x40, 0x08, 0xc3}, "code that is none": {0x06, 0x64, 0x48, 0x8b, 0x04, 0x25, 0xd8, 0xff, 0xff, 0xff, 0xc3}, "of 3.14": {0x83, 0x3d, 0, 0, 0, 0, 0, 0x74, 0, 0xc3},
 		"no table": {0x48, 0x8b, 0x05, 0, 0x10, 0, 0, 0x64, 0x48, 0x8b, 0x00, 0xc3}, "an unknown register": {0x64, 0x48, 0x8b, 0x00, 0xc3},
 	} {
-		_, ok := threadLocal(image{addrGetter: code}, addrGetter)
+		_, ok := threadABI{}.threadLocal(image{addrGetter: code}, addrGetter)
 		require.False(t, ok, name)
 	}
-	_, ok := threadLocal(image{}, 0)
+	_, ok := threadABI{}.threadLocal(image{}, 0)
 	require.False(t, ok)
 }
 

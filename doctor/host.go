@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package doctor
 
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,8 +76,8 @@ func forbidden(err error) bool {
 // reportIt is what is left to do where nothing is known to help.
 var reportIt = Fix{"host", "report it, with the output of: uname -a; gputrace doctor --json"}
 
-// builtFor is the machine that the compiled programs are for.
-const builtFor = "amd64"
+// builtFor are the machines that the compiled programs are for.
+var builtFor = []string{"amd64", "arm64"}
 
 func checkRelease() Check {
 	c := Check{Group: Kernel, Name: "Linux", Needed: true}
@@ -86,9 +87,9 @@ func checkRelease() Check {
 		return c
 	}
 	c.Says = unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
-	if runtime.GOARCH != builtFor {
-		c.State, c.Says = Failed, c.Says+": the programs are built for x86_64"
-		c.Fixes = []Fix{{"host", "run gputrace on an x86_64 machine"}}
+	if !slices.Contains(builtFor, runtime.GOARCH) {
+		c.State, c.Says = Failed, c.Says+": the programs are built for x86_64 and aarch64"
+		c.Fixes = []Fix{{"host", "run gputrace on an x86_64 or aarch64 machine"}}
 	}
 	return c
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64 && gpu
+//go:build linux && (amd64 || arm64) && gpu
 
 package e2e
 

@@ -5,6 +5,7 @@ package inspect
 import (
 	"bytes"
 	"cmp"
+	"debug/elf"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,6 +75,9 @@ func (l *allocatorLibrary) find(p *process.Process, maps []process.Mapping, m *p
 		return nil, err
 	}
 	defer f.Close()
+	if f.Machine() != elf.EM_X86_64 {
+		return nil, fmt.Errorf("find the allocator of pid %d: %w: code of %s, only x86-64's is read", p.PID, ErrUnknownLayout, f.Machine())
+	}
 	bias, ok := f.Bias(m.Start, m.Offset)
 	if !ok {
 		return nil, nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package tracer is the live source of events on Linux: it finds the functions to probe in running processes, prepares
 // the unwinder, attaches, and turns the kernel's records into events. Nothing of it runs in a target; when the tracer

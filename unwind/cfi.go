@@ -46,8 +46,9 @@ const (
 // unchanged reports whether the caller's value is the callee's, or lost, which is the same for a register that is not needed.
 func (r *regRule) unchanged() bool { return r.kind <= regSame }
 
-// numRegisters is how many registers the full rules are kept of: the general ones of x86-64 and the return address.
-const numRegisters = 17
+// numRegisters is how many registers the full rules are kept of: the general ones, the stack pointer and the pc of arm64. x86-64 has
+// fewer: 17 with the return address.
+const numRegisters = 33
 
 // registerRules are the rules of all registers, beside a cfiState.
 type registerRules struct {

@@ -22,6 +22,8 @@ func (s *cfiState) rule(m *machine, signal bool) Rule {
 	switch {
 	case s.ra.kind == regUndefined:
 		return Rule(RuleEnd)
+	case m.linked:
+		return s.linkedRule(m, signal)
 	case s.cfa != nil:
 		return s.expressionRule(m, signal)
 	case s.ra.kind != regAtCFA || s.ra.off != m.returnOffset || signal:
@@ -30,6 +32,29 @@ func (s *cfiState) rule(m *machine, signal bool) Rule {
 		return s.withFP(m, RuleSP, s.cfaOff)
 	case s.cfaReg == m.fp:
 		return s.withFP(m, RuleFP, s.cfaOff)
+	default:
+		return Rule(RuleUnsupported)
+	}
+}
+
+// linkedRule condenses a state of a machine that leaves the return address in a register. Compilers save it beside the frame pointer.
+func (s *cfiState) linkedRule(m *machine, signal bool) Rule {
+	kind := RuleSP
+	switch {
+	case s.cfa != nil || signal:
+		return Rule(RuleUnsupported)
+	case s.cfaReg == m.fp:
+		kind = RuleFP
+	case s.cfaReg != m.sp:
+		return Rule(RuleUnsupported)
+	}
+	switch {
+	case s.ra.unchanged() && s.fp.unchanged():
+		return NewRule(kind, s.cfaOff, SavedFP{})
+	case s.ra.kind == regAtCFA && s.fp.kind == regAtCFA && s.ra.off == s.fp.off+8:
+		return NewRule(kind, s.cfaOff, SavedFP{Base: FPAtCFA, Offset: s.fp.off})
+	case s.ra.kind == regAtCFA && s.fp.unchanged():
+		return NewRule(kind, s.cfaOff, SavedFP{Base: ReturnAtCFA, Offset: s.ra.off})
 	default:
 		return Rule(RuleUnsupported)
 	}
@@ -71,7 +96,7 @@ func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
 // frameGone reports whether nothing is left of the frame but the return address. What was saved at a distance from the frame
 // pointer is then back in its register: at the return of a function that realigned its stack gcc leaves the descriptions standing.
 func (s *cfiState) frameGone(m *machine) bool {
-	return s.cfa == nil && s.cfaReg == m.sp && s.cfaOff == -m.returnOffset
+	return s.cfa == nil && s.cfaReg == m.sp && s.cfaOff == m.entryCFA()
 }
 
 // savedByFP reports whether a register was saved at a distance from the frame pointer.

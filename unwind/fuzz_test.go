@@ -3,6 +3,7 @@
 package unwind
 
 import (
+	"debug/elf"
 	"os"
 	"strings"
 	"testing"
@@ -38,7 +39,8 @@ func FuzzUnwind(f *testing.F) {
 		for i, b := range registers[:min(len(registers), 16)] {
 			regs[i] = stack + 8*uint64(b)
 		}
-		u := Unwinder{Code: func(uint64) Code { return Code{Frames: file.Frames(), Exec: true} }, Stack: image, Text: image}
+		code := func(uint64) Code { return Code{Frames: file.Frames(), Exec: true} }
+		u := Unwinder{Machine: elf.EM_X86_64, Code: code, Stack: image, Text: image}
 		if frames, _ := u.Walk(regs, 50); len(frames) == 0 || len(frames) > 50 {
 			t.Fatalf("%d frames", len(frames))
 		}
@@ -50,7 +52,7 @@ func FuzzEvaluate(f *testing.F) {
 	f.Add([]byte{0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22}, uint64(1))
 	f.Add([]byte{0x30, 0x3a, 0x16, 0x31, 0x22, 0x16, 0x31, 0x1c, 0x12, 0x28, 0xf6, 0xff, 0x13}, uint64(1))
 	f.Fuzz(func(t *testing.T, expr []byte, cfa uint64) {
-		regs := &registerValues{lost: uint32(cfa)}
+		regs := &registerValues{lost: cfa}
 		if v, err := evaluate(expr, regs, &words{0, make([]uint64, 64)}, cfa); err != nil && v != 0 {
 			t.Fatalf("%d beside %v", v, err)
 		}

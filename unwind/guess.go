@@ -2,15 +2,16 @@
 
 package unwind
 
-import "github.com/gputrace/gputrace/process"
+import (
+	"encoding/binary"
 
-// callBytes is the longest call instruction without prefixes.
-const callBytes = 7
+	"github.com/gputrace/gputrace/process"
+)
 
 // guess goes on to the caller by the frame pointer, as compilers use it that write no descriptions: it points at the caller's,
 // and the return address lies above that. It is believed only where it leads up the stack, to code behind a call.
 func (w *unwinding) guess(code Code, frame *StackFrame) bool {
-	m := machines[unwindMachine]
+	m := w.machine
 	fp, err := w.regs.get(m.fp)
 	if err != nil || !code.Exec || fp < frame.SP || fp%8 != 0 {
 		return false
@@ -20,22 +21,32 @@ func (w *unwinding) guess(code Code, frame *StackFrame) bool {
 		return false
 	}
 	ret, err := process.Uint64(w.Stack, fp+8)
-	if err != nil || !w.Code(ret-1).Exec || !isCall(w.text(ret-callBytes, callBytes)) {
+	ret = w.unsigned(ret)
+	if err != nil || !w.Code(ret-1).Exec || !m.isCall(w.text(ret-uint64(m.callBytes), m.callBytes)) {
 		return false
 	}
 	// The other callee-saved registers are unknown: the function may have changed them.
-	const preserved = 1<<3 | 1<<12 | 1<<13 | 1<<14 | 1<<15
-	w.regs.lost |= preserved
-	w.regs.value[m.fp], w.regs.value[m.sp], w.regs.value[m.ra] = saved, fp+16, ret
+	w.regs.lost |= m.preserved
+	w.regs.value[m.fp], w.regs.value[m.sp], w.regs.value[m.ra], w.regs.value[m.pc] = saved, fp+16, ret, ret
 	w.regs.lost &^= 1 << m.fp
 	w.caller = true
 	frame.CFA, frame.Guessed = fp+16, true
 	return true
 }
 
-// isCall reports whether the bytes end in a call instruction: E8 with a 32-bit distance, or FF /2 in each of its forms (Intel
+// isCallArm64 reports whether the bytes are BL or BLR, with or without an authenticated register (Arm ARM, C6.2).
+func isCallArm64(b []byte) bool {
+	if len(b) != 4 {
+		return false
+	}
+	word := binary.LittleEndian.Uint32(b)
+	return word>>26 == 0x25 || word&0xfefff000 == 0xd63f0000 // bit 24: BLRAA with a modifier
+}
+
+// isCallX86 reports whether the bytes end in a call instruction: E8 with a 32-bit distance, or FF /2 in each of its forms (Intel
 // SDM, volume 2, CALL and table 2-2).
-func isCall(b []byte) bool {
+func isCallX86(b []byte) bool {
+	const callBytes = 7
 	if len(b) != callBytes {
 		return false
 	}

@@ -13,7 +13,8 @@ import "fmt"
 //
 // C: the caller's frame pointer is saved at CFA + fpoff. R: it is saved at (this frame's frame pointer) + fpoff. Neither:
 // the caller has this frame's. In a rule of RulePLT the field of fpoff holds two constants instead, see PLT. The return
-// address always lies at CFA - 8. The kernel side reads the same layout.
+// address of x86-64 always lies at CFA - 8; on arm64 it lies 8 above the saved frame pointer, with C and R at CFA + fpoff while the
+// frame pointer is unchanged, and with neither is still in x30. The kernel side reads the same layout.
 type Rule uint64
 
 // RuleKind says how the canonical frame address, the value of the stack pointer before the call, is computed.
@@ -58,7 +59,7 @@ const (
 
 // SavedFP says where the caller's frame pointer is.
 type SavedFP struct {
-	// Base is FPUnchanged, FPAtCFA or FPAtFP.
+	// Base is FPUnchanged, FPAtCFA, FPAtFP or, of arm64, ReturnAtCFA.
 	Base FPBase
 	// Offset from the base, bytes.
 	Offset int64
@@ -72,12 +73,13 @@ const (
 	FPUnchanged FPBase = 0 // the caller's frame pointer is still in the register
 	FPAtCFA     FPBase = 1 // it is saved relative to the CFA
 	FPAtFP      FPBase = 2 // it is saved relative to the current frame pointer
+	ReturnAtCFA FPBase = 3 // it is still in the register; the return address is saved relative to the CFA
 )
 
-// NewRule packs a rule. When an offset does not fit its 24 bits, or the base is none of the three, the rule is of kind
+// NewRule packs a rule. When an offset does not fit its 24 bits, or the base is none of the four, the rule is of kind
 // RuleUnsupported.
 func NewRule(kind RuleKind, offset int64, fp SavedFP) Rule {
-	if !fitsField(offset) || !fitsField(fp.Offset) || fp.Base > FPAtFP {
+	if !fitsField(offset) || !fitsField(fp.Offset) || fp.Base > ReturnAtCFA {
 		return Rule(RuleUnsupported)
 	}
 	return Rule(uint64(kind&ruleKindMask) | uint64(fp.Base)<<4 |
@@ -128,6 +130,8 @@ func (s SavedFP) String() string {
 		return fmt.Sprintf(" fp=*(cfa%+d)", s.Offset)
 	case FPAtFP:
 		return fmt.Sprintf(" fp=*(fp%+d)", s.Offset)
+	case ReturnAtCFA:
+		return fmt.Sprintf(" ra=*(cfa%+d)", s.Offset)
 	default:
 		return ""
 	}

@@ -53,6 +53,9 @@ func (f *Frames) Table() (t *Table, err error) {
 	if err == nil {
 		t, err = f.buildTable(sec)
 	}
+	if err == nil {
+		t = f.addTrampoline(t, sec.machine)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, err)
 	}

@@ -3,14 +3,16 @@
 package unwind
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 
 	"github.com/gputrace/gputrace/process"
 )
 
-// Registers are a thread's general registers of x86-64 by DWARF number (System V ABI, AMD64 supplement, figure 3.36): 0 rax,
-// 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 to 15 r8 to r15, 16 the program counter.
+// Registers are a thread's general registers by DWARF number. Of x86-64 (System V ABI, AMD64 supplement, figure 3.36): 0 rax,
+// 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8 to 15 r8 to r15, 16 the program counter. Of arm64: 0 to 30 x0 to x30, 31 sp,
+// 32 the program counter.
 type Registers [numRegisters]uint64
 
 // Code is what lies at an address in a process.
@@ -29,6 +31,13 @@ type Unwinder struct {
 	Stack process.Memory
 	// Text is where code without a file is read from; nil: such code ends a walk.
 	Text process.Memory
+	// Machine is the architecture; 0: the one that this program runs on.
+	Machine elf.Machine
+	// Mask has the bits of an address that are not of the signature of a return address (arm64); 0: all.
+	Mask uint64
+	// Replaced are the return addresses that return probes have replaced, by the CFA of the function. Only arm64's are looked up
+	// here: x86-64 keeps them on the stack.
+	Replaced map[uint64]uint64
 }
 
 // StackFrame is one native frame.
@@ -71,7 +80,7 @@ func (e WalkEnd) String() string {
 // registerValues are the registers of one frame, as far as they are known.
 type registerValues struct {
 	value Registers
-	lost  uint32 // a bit for each that is not known
+	lost  uint64 // a bit for each that is not known
 }
 
 func (r *registerValues) get(n uint64) (uint64, error) {
@@ -84,14 +93,23 @@ func (r *registerValues) get(n uint64) (uint64, error) {
 // unwinding is one walk under way.
 type unwinding struct {
 	*Unwinder
-	regs   registerValues
-	caller bool // the pc is a return address
-	frames []StackFrame
+	machine *machine
+	regs    registerValues
+	kind    elf.Machine
+	caller  bool // the pc is a return address
+	frames  []StackFrame
 }
 
 // Walk lists the frames from the innermost on, at most limit.
 func (u *Unwinder) Walk(regs Registers, limit int) ([]StackFrame, WalkEnd) {
-	w := unwinding{Unwinder: u, regs: registerValues{value: regs}}
+	kind := u.Machine
+	if kind == 0 {
+		kind = here
+	}
+	w := unwinding{Unwinder: u, machine: machines[kind], kind: kind, regs: registerValues{value: regs}}
+	if w.machine == nil {
+		return nil, WalkBadRule
+	}
 	for len(w.frames) < limit {
 		if end, over := w.step(); over {
 			return w.frames, end
@@ -102,8 +120,8 @@ func (u *Unwinder) Walk(regs Registers, limit int) ([]StackFrame, WalkEnd) {
 
 // step adds the present frame and goes on to its caller.
 func (w *unwinding) step() (end WalkEnd, over bool) {
-	m := machines[unwindMachine]
-	pc, sp := w.regs.value[m.ra], w.regs.value[m.sp]
+	m := w.machine
+	pc, sp := w.regs.value[m.pc], w.regs.value[m.sp]
 	w.frames = append(w.frames, StackFrame{PC: pc, Caller: w.caller, SP: sp, CFA: sp})
 	frame := &w.frames[len(w.frames)-1]
 	if w.caller && hasTrampoline(w.text(pc, len(m.trampoline)), m) {
@@ -114,7 +132,7 @@ func (w *unwinding) step() (end WalkEnd, over bool) {
 		at--
 	}
 	code := w.Code(at)
-	rules, end := rulesOf(code, at)
+	rules, end := w.rulesOf(code, at)
 	switch {
 	case end != WalkDone && w.caller && w.madeByHand(pc):
 		return WalkDone, true
@@ -128,23 +146,22 @@ func (w *unwinding) step() (end WalkEnd, over bool) {
 			return end, true
 		}
 	}
-	return WalkDone, w.regs.value[m.ra] == 0 // some outermost frames have no description but a zero
+	return WalkDone, w.regs.value[m.pc] == 0 // some outermost frames have no description but a zero
 }
 
 // madeByHand reports whether a return address that follows no described code is the first byte of a function: no call can return
 // there. The code that made the stack put it there, to run when the outermost function is done (makecontext of glibc).
 func (w *unwinding) madeByHand(pc uint64) bool {
-	m := machines[unwindMachine]
-	rules, end := rulesOf(w.Code(pc), pc)
-	return end == WalkDone && rules.state.frameGone(m)
+	rules, end := w.rulesOf(w.Code(pc), pc)
+	return end == WalkDone && rules.state.frameGone(w.machine)
 }
 
 // rulesOf finds the description of a place in the code.
-func rulesOf(code Code, at uint64) (*fullRules, WalkEnd) {
+func (w *unwinding) rulesOf(code Code, at uint64) (*fullRules, WalkEnd) {
 	if !code.Exec {
 		return nil, WalkNoMapping
 	}
-	if code.Frames == nil || code.Frames.Image.Machine() != unwindMachine {
+	if code.Frames == nil || code.Frames.Image.Machine() != w.kind {
 		return nil, WalkNoRow
 	}
 	rules, err := code.Frames.fullRules(at - code.Bias)
@@ -159,7 +176,7 @@ func rulesOf(code Code, at uint64) (*fullRules, WalkEnd) {
 
 // apply computes the caller's registers.
 func (w *unwinding) apply(rules *fullRules, frame *StackFrame) WalkEnd {
-	m := machines[unwindMachine]
+	m := w.machine
 	cfa, err := w.cfa(rules)
 	if err != nil {
 		return endOf(err)
@@ -185,8 +202,9 @@ func (w *unwinding) apply(rules *fullRules, frame *StackFrame) WalkEnd {
 	sp := next.value[m.sp]
 	// A function that keeps its return address in a register need not have a byte on the stack.
 	onStack := rules.regs[m.ra].kind == regAtCFA
+	unsaved := rules.regs[m.ra].unchanged() && (!m.linked || w.caller) // whoever made a call has overwritten it
 	switch {
-	case next.lost>>m.sp&1 != 0, rules.regs[m.ra].unchanged():
+	case next.lost>>m.sp&1 != 0, unsaved:
 		return WalkBadRule
 	case !rules.signal && (sp < frame.SP || sp == frame.SP && onStack):
 		return WalkOrder
@@ -195,7 +213,29 @@ func (w *unwinding) apply(rules *fullRules, frame *StackFrame) WalkEnd {
 		frame.CFA = cfa
 	}
 	w.regs, w.caller = next, !rules.signal
+	w.goBack(cfa)
 	return WalkDone
+}
+
+// goBack makes the return address of a linked machine the pc.
+func (w *unwinding) goBack(cfa uint64) {
+	m := w.machine
+	if !m.linked {
+		return
+	}
+	pc := w.unsigned(w.regs.value[m.ra])
+	if original, ok := w.Replaced[cfa]; ok {
+		pc = w.unsigned(original)
+	}
+	w.regs.value[m.pc] = pc
+}
+
+// unsigned is a return address without its signature.
+func (w *unwinding) unsigned(address uint64) uint64 {
+	if w.Mask == 0 {
+		return address
+	}
+	return address & w.Mask
 }
 
 func (w *unwinding) cfa(rules *fullRules) (uint64, error) {

@@ -3,6 +3,7 @@
 package unwind
 
 import (
+	"debug/elf"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -90,7 +91,7 @@ func TestEvaluate(t *testing.T) {
 		"division by 0": {"31 30 1b", errExpression}, "rest of 0": {"31 30 1d", errExpression}, "not assigned": {"31 31 ff", errExpression},
 		"of another use": {"31 31 9c", errExpression}, "cut": {"0a 01", errExpression}, "for ever": {"2f fdff", errExpression},
 		"grows for ever": {"31 2f fcff", errExpression}, "out of it": {"31 2f 0500", errExpression}, "before it": {"2f 00 80", errExpression},
-		"deref of 9": {"31 94 09", errExpression}, "lost register": {"74 00", errRegister}, "no such register": {"92 11 00", errRegister},
+		"deref of 9": {"31 94 09", errExpression}, "lost register": {"74 00", errRegister}, "no such register": {"92 21 00", errRegister},
 		"no memory": {"31 06", io.ErrUnexpectedEOF}, "memory that ends": {"0a 0c10 06", io.ErrUnexpectedEOF},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,11 +151,12 @@ func TestIsCall(t *testing.T) {
 		}
 		code := strings.Fields(col[1])
 		end := vaddr + uint64(len(code))
-		b, ok := f.Text(end-callBytes, callBytes)
+		m := machines[elf.EM_X86_64]
+		b, ok := f.Text(end-uint64(m.callBytes), m.callBytes)
 		if !ok {
 			return
 		}
-		isOne := isCall(b)
+		isOne := m.isCall(b)
 		switch {
 		case strings.HasPrefix(col[2], "call") || strings.Contains(col[2], " call"):
 			if calls++; !isOne {
@@ -185,7 +187,7 @@ func TestIsCallForms(t *testing.T) {
 		"90 90 90 90 90 ff e0": false, "90 90 90 90 90 ff 50": false, "90 90 90 e8 01 02 03": false, "90 90 90 90 90 90 90": false,
 		"90 90 90 90 ff 14 25": false, "90 90 90 90 ff 15 01": false, "": false, "ff d0": false,
 	} {
-		require.Equal(t, want, isCall(unhex(t, code)), code)
+		require.Equal(t, want, isCallX86(unhex(t, code)), code)
 	}
 }
 
@@ -213,8 +215,9 @@ func TestGuess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := Unwinder{
-				Code:  func(addr uint64) Code { return Code{Exec: addr >= made && addr < caller+0x100} },
-				Stack: &words{stack, c.stack}, Text: text,
+				Machine: elf.EM_X86_64,
+				Code:    func(addr uint64) Code { return Code{Exec: addr >= made && addr < caller+0x100} },
+				Stack:   &words{stack, c.stack}, Text: text,
 			}
 			frames, end := u.Walk(Registers{6: c.fp, 7: stack, 16: made}, 10)
 			require.Equal(t, c.end, end)
@@ -245,7 +248,7 @@ func TestWalkEnds(t *testing.T) {
 		"limit": {pc, []uint64{pc + 1, pc + 1, pc + 1, pc + 1, pc + 1, pc + 1}, WalkLimit, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := Unwinder{Code: in, Stack: &words{0x7000, c.stack}}
+			u := Unwinder{Machine: elf.EM_X86_64, Code: in, Stack: &words{0x7000, c.stack}}
 			frames, end := u.Walk(Registers{7: 0x7000, 16: c.pc}, 4)
 			require.Equal(t, c.end, end)
 			require.Len(t, frames, c.n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Command gpu measures on a machine with a GPU what tracing costs there and whether it holds, and prints a page of Markdown, section by
 // section. The machine needs Python with PyTorch; the rest is built elsewhere and carried, by bundle.sh and run.sh.

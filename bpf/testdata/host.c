@@ -217,6 +217,11 @@ static u64 target_replaced_return(u64 slot)
 	return slot == hijacked_slot ? hijacked_address : 0;
 }
 
+static u64 target_unsigned(u64 address)
+{
+	return address & ((1ull << 48) - 1);
+}
+
 static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 {
 	w->first_pc = pc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/kernels.md has
 // what it looks at and what came of it. It ends with 1 when anything does not hold.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package budget_test
 
 import (
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestVerifierAgrees(t *testing.T) {
 // TestVerifierAgreesOnObjects compares each function of the committed objects. The verifier leaves out what the constants
 // of a load make unreachable, here those of no configuration at all.
 func TestVerifierAgreesOnObjects(t *testing.T) {
-	files, err := filepath.Glob("../../bpf/*_bpfel.o")
+	files, err := filepath.Glob("../../bpf/*_" + map[string]string{"amd64": "x86", "arm64": "arm64"}[runtime.GOARCH] + "_bpfel.o")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	same, all := 0, 0

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package local
 
@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -114,6 +115,9 @@ func linkedFiles(path string, as *identity) []string {
 // runtime does, even when it is linked statically.
 var driverNames = []string{"libcuda.so.1"}
 
+// cacheName is how the dynamic linker's cache marks libraries of this machine (ldconfig -p of glibc).
+var cacheName = map[string]string{"amd64": "x86-64", "arm64": "AArch64"}[runtime.GOARCH]
+
 // loadedFiles returns the files of driverNames that the dynamic linker would find: in the folders of a search path,
 // otherwise in its cache, which ldconfig prints (ld.so(8)).
 func loadedFiles(searchPath string) []string {
@@ -126,7 +130,7 @@ func loadedFiles(searchPath string) []string {
 		}
 		for line := range strings.Lines(string(list)) {
 			entry, file, _ := strings.Cut(strings.TrimSpace(line), " => ")
-			if strings.HasPrefix(entry, name+" (") && strings.Contains(entry, "x86-64") && tracer.Hookable(file) {
+			if strings.HasPrefix(entry, name+" (") && strings.Contains(entry, cacheName) && tracer.Hookable(file) {
 				out = append(out, file)
 			}
 		}

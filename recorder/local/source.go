@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package local is the recorder's source of events on this machine: it finds processes or starts a program, attaches
 // the tracer to them, and reads their memory and the GPU driver's figures.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux || !amd64
+//go:build !linux || (!amd64 && !arm64)
 
 // Package local is the recorder's source of events on this machine: on macOS, a started program; on other systems there
 // is none yet.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package decode turns the kernel side's records into events and stacks. It accesses no kernel and no process: it
 // queries a process's code through an interface.

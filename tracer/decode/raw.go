@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package decode
 
@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"time"
 	"unsafe"
@@ -16,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/unwind"
 )
 
@@ -66,16 +68,34 @@ type activation struct {
 type rawWords struct {
 	regs    unwind.Registers
 	partial event.StackID // the stack as far as the kernel unwound it
-	slots   [][2]uint64   // addresses of return addresses that were replaced, and their old values
+	slots   [][2]uint64   // addresses of return addresses that were replaced or, on arm64, CFAs of the functions; and their old values
 	python  []activation
+	// replaced are the old values by the CFA, once putBack was called.
+	replaced map[uint64]uint64
 }
+
+// putBack returns the return addresses that return probes have replaced to the stack. On arm64 they may be in a register. Of several with
+// one place the last has the real address.
+func (r *rawWords) putBack(stack *stackCopy) {
+	r.replaced = map[uint64]uint64{}
+	for _, s := range r.slots {
+		if linked {
+			r.replaced[s[0]] = s[1]
+		} else {
+			stack.set(s[0], s[1])
+		}
+	}
+}
+
+// linked: a call leaves its return address in a register.
+const linked = runtime.GOARCH == "arm64"
 
 func parseRawWords(words []uint64) (rawWords, error) {
 	var r rawWords
 	if len(words) < int(bpf.TraceRawWordRAW_WORDS) {
 		return r, errRawWords
 	}
-	copy(r.regs[:], words)
+	copy(r.regs[:], words[:bpf.TraceRawWordRAW_PARTIAL])
 	r.partial = event.StackID(words[bpf.TraceRawWordRAW_PARTIAL])
 	for words = words[bpf.TraceRawWordRAW_WORDS:]; len(words) > 0; {
 		n := 2
@@ -217,9 +237,7 @@ func (p *Process) unwindRaw(r stackRecord) error {
 	}
 	p.stacks.lookedUp = time.Now() // pages of the files are read, as for names
 	stack := p.shared.raw.take(r.hash)
-	for _, s := range raw.slots {
-		stack.set(s[0], s[1])
-	}
+	raw.putBack(stack)
 	frames, end := p.walkCopy(&raw, stack)
 	if end == unwind.WalkNoMapping && p.code.Refresh(frames[len(frames)-1].PC-1) {
 		frames, end = p.walkCopy(&raw, stack)
@@ -247,7 +265,7 @@ func (p *Process) unwindRaw(r stackRecord) error {
 }
 
 func (p *Process) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame, unwind.WalkEnd) {
-	u := unwind.Unwinder{Code: p.codeAt, Stack: stack, Text: p.code.Memory()}
+	u := unwind.Unwinder{Code: p.codeAt, Stack: stack, Text: p.code.Memory(), Mask: process.AddressMask(), Replaced: raw.replaced}
 	return u.Walk(raw.regs, maxNative)
 }
 

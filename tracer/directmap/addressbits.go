@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package directmap
 
@@ -9,7 +9,7 @@ import "encoding/binary"
 // pageBytes is the size of the smallest page.
 const pageBytes = 4096
 
-// cpuid executes the processor's instruction (cpuid_amd64.s).
+// cpuid executes the processor's instruction (cpuid_amd64.s); elsewhere it returns zeros.
 func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
 
 // Leaves of CPUID (Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E; Intel TDX module specification, CPUID 21H).

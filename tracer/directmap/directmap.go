@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package directmap decides how the kernel side reads the target's memory: by copying, or in place through the kernel's
 // direct map of all physical memory. It finds the beginning of the map on this machine, and verifies it on memory of
@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -43,6 +44,9 @@ type Map struct {
 // Find asks the kernel for its direct map, and accepts it only if it reads memory of our own correctly. The error wraps
 // ErrNotFound, or says that the kernel cannot load the program (before 6.2). types are the kernel's, for everything that is loaded.
 func Find(types *btf.Cache) (*Map, error) {
+	if runtime.GOARCH != "amd64" {
+		return nil, fmt.Errorf("%w: page tables of %s are not read", ErrNotFound, runtime.GOARCH)
+	}
 	prover, err := newProver(types)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package feature lists the kernel features that tracing uses, and tests whether this kernel has them. The result only
 // explains: whether tracing works is decided by loading the programs.

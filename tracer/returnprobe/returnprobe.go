@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package returnprobe decides whether return probes may be placed: on some kernels they end a process that has a seccomp filter.
 package returnprobe
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -28,6 +29,9 @@ const (
 	uretprobeFirst  = 6<<16 | 11<<8 // LINUX_VERSION_CODE
 	uretprobeExempt = 6<<16 | 14<<8
 )
+
+// bySyscall: a function with a return probe returns through that system call. Only x86-64 has it; arm64 takes a breakpoint.
+const bySyscall = runtime.GOARCH == "amd64"
 
 // Trial is the result of running a process of ours with a filter and a return probe.
 type Trial uint8
@@ -51,7 +55,7 @@ type Guard struct {
 // Safe reports whether return probes may be placed. It uses the result of the trial or, without one, the kernel version.
 func (g Guard) Safe() bool {
 	switch {
-	case !g.filtered || g.tried == Survived:
+	case !g.filtered || g.tried == Survived || !bySyscall:
 		return true
 	case g.tried == Killed:
 		return false
@@ -169,7 +173,7 @@ func (s *seen) close() {
 // an earlier trial, if there was one.
 func Ask(filtered bool, tried Trial) Guard {
 	g := Guard{filtered: filtered, tried: tried}
-	if g.filtered {
+	if g.filtered && bySyscall {
 		feature.ReadVersion()
 		g.kernel, _ = features.LinuxVersionCode() // 0: not known
 		if tried == NotTried {
@@ -194,6 +198,9 @@ func check(filtered bool, try func() (Trial, error)) (safe bool, says string) {
 	g := Guard{filtered: filtered}
 	if !filtered {
 		return true, "it has no seccomp filter"
+	}
+	if !bySyscall {
+		return true, "it has a seccomp filter, and return probes make no system call on this processor"
 	}
 	feature.ReadVersion()
 	g.kernel, _ = features.LinuxVersionCode()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package selftest traces programs of gputrace's own whose stacks are known, in the same way as a job, and compares
 // every event and every stack with the known ones.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Command guest runs in a kernel that e2e/kernels has booted, and says on standard output, in lines that the host reads, how
 // gputrace does there:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package kernel manages the part of tracing that runs in the kernel: its programs, maps and ring, the attached probes,
 // and the tables for its unwinder. It knows a process only by its place in the kernel's tables.
@@ -22,6 +22,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
@@ -244,6 +245,7 @@ func (k *Side) configure(spec *ebpf.CollectionSpec, o Options, groups, shift int
 		bpf.TraceVarCfgFindVma:    oneIf(!o.NoFindVMA),
 		bpf.TraceVarCfgSlotMask:   spec.Maps[bpf.TraceMapWalkSlots].MaxEntries - 1,
 		bpf.TraceVarCfgPidnsIno:   namespace,
+		bpf.TraceVarCfgCodeMask:   process.AddressMask(),
 		bpf.TraceVarCfgDirect:     o.Direct,
 		bpf.TraceVarCfgRings:      uint32(groups),
 		bpf.TraceVarCfgRingShift:  uint32(shift),
@@ -559,6 +561,7 @@ func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim
+	d.Python.PthreadBytes = p.PthreadBytes
 	d.Python.TlsBlock, d.Python.ObjectHead = p.TLSBlock, p.ObjectHead
 	d.Python.F_copy, d.Python.CoCopies, d.Python.CoStart = p.FrameCopy, p.CodeCopies, p.CodeStart
 	for i, r := range py.Eval {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 package kernel
 
 import (
+	"runtime"
 	"slices"
 
 	"golang.org/x/arch/x86/x86asm"
@@ -35,6 +36,9 @@ var readOnly = []x86asm.Op{x86asm.CMP, x86asm.TEST, x86asm.NOP}
 // microseconds on a virtual machine. Up to there the code is straight and changes neither an argument nor the stack
 // pointer, so arguments and return address are the same as at the entry. It returns 0 when there is no such instruction.
 func attachOffset(code []byte) uint64 {
+	if runtime.GOARCH == "arm64" { // the usual first instructions, stp and sub, are never simulated, nor is what follows them
+		return 0
+	}
 	at := 0
 	for range maxPrologue {
 		if at >= len(code) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package mapped tracks the code that a process has mapped: its files, each opened once, their unwind tables, and their
 // regions of memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
+//go:build linux && (amd64 || arm64)
 
 // Package program runs a program of gputrace's own with known stacks (image/program.S), under the names of traced libraries.
 package program
@@ -8,13 +8,14 @@ package program
 import (
 	"bytes"
 	"debug/elf"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -23,13 +24,15 @@ import (
 )
 
 //go:generate gcc -shared -nostdlib -Wl,-Bsymbolic,-z,noseparate-code,-z,norelro,--hash-style=sysv,--build-id=none,-e,_start -o image/program.elf image/program.S
-//go:generate chmod 644 image/program.elf
+//go:generate aarch64-linux-gnu-gcc -shared -nostdlib -Wl,-Bsymbolic,-znorelro,--build-id=none,-e_start -o image/program-arm64.elf image/program-arm64.S
+//go:generate chmod 644 image/program.elf image/program-arm64.elf
+
+//go:embed image/program.elf image/program-arm64.elf
+var images embed.FS
 
 // Image is a program whose stacks are known, see image/program.S. It is not ours to be traced: Go's programs have no unwind tables as
 // other programs have them.
-//
-//go:embed image/program.elf
-var Image []byte
+var Image, _ = images.ReadFile(map[string]string{"amd64": "image/program.elf", "arm64": "image/program-arm64.elf"}[runtime.GOARCH])
 
 // Names under which the hook table finds the program.
 const (
