@@ -143,10 +143,11 @@ var mayImport = map[string][]string{
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder/kept":      {"export", "internal/output"},
+	"recorder/passing":   {"analysis/holders", "event", "heap"},
 	"recorder/rank":      {"recording"},
 	"recorder/reconcile": {"event", "event/figures", "export/table", "heap"},
 	"recorder": {
-		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {

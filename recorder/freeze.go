@@ -56,7 +56,7 @@ func (p *Process) recorded(events []event.Event) int {
 	for i := range events[n:] {
 		e := &events[n+i]
 		p.frozen.after++
-		p.heap.passing.later(e)
+		p.heap.passing.Later(e)
 		if e.Layer == event.LayerTorch {
 			p.frozen.gone[goneKey{e.Device, e.Addr}] = true
 		}

@@ -33,6 +33,8 @@ const (
 	unheldAgain = 3 * time.Second
 	// withdrawAfter is the number of reports in a row from which a finding must be missing before it is withdrawn.
 	withdrawAfter = 3
+	// lookTimeout is how long the announcement of a finding waits for a reading of its holders.
+	lookTimeout = 10 * time.Second
 	// maxSaid is the number of findings that are announced one by one; the rest is left to the report.
 	maxSaid = 3
 )
@@ -56,6 +58,7 @@ type growth struct {
 	freed   time.Time                      // time of the last reading of the devices
 	held    [][]leaks.Holder               // holder scans, the latest last
 	facts   map[string]figures.HolderFacts // facts that scans found, by name of the holder; nil: none yet
+	blind   bool                           // the last reading of holders failed
 	tries   int                            // number of scans since which the same findings have no holder
 	all     []leaks.Holder                 // holders of the lines in the last scan made for another reason
 }
@@ -82,7 +85,7 @@ func newGrowth(p *Process) *growth {
 	}
 	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, limited: map[event.Device]bool{}}
 	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.joiner.Stack)
-	p.heap.passing.next = g.watch
+	p.heap.passing.Next = g.watch
 	if p.scans != nil {
 		p.scans.take = g.see
 	}
@@ -152,6 +155,9 @@ func (g *growth) announce() {
 	for _, f := range all {
 		name := f.Name()
 		s := g.said[name]
+		if s == nil && !g.looked(&f) {
+			continue
+		}
 		if s == nil {
 			s = g.add(&f)
 		}
@@ -177,6 +183,15 @@ func (g *growth) announce() {
 			g.notice(fmt.Sprintf("no longer growing: %s, as of step %d", name, g.report.Steps.Last))
 		}
 	}
+}
+
+// looked reports whether it was read what holds the blocks of a finding, or that takes too long. A container that fills up to its
+// bound is no leak, which only a reading can tell: a finding is not announced before it.
+func (g *growth) looked(f *leaks.Finding) bool {
+	if g.process.options.NoHolders || g.blind {
+		return true
+	}
+	return !g.isNew(*f) && (g.answers == nil || time.Since(g.read) > lookTimeout)
 }
 
 // add adds a finding, and announces it unless it is one that was announced by another name or there are too many.
@@ -311,9 +326,10 @@ func (g *growth) receive() {
 	case a := <-g.answers:
 		g.answers = nil
 		if a.err != nil {
-			g.asked = nil // try again later
+			g.asked, g.blind = nil, true // try again later
 			return
 		}
+		g.blind = false
 		g.hold(a.joined)
 	default:
 	}

@@ -48,6 +48,14 @@ type growthRun struct {
 // runJob records a job, a few steps at a time. The holders of its blocks are read as scan gives them; nil: they cannot be.
 func runJob(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Scan, error), change func(*Options)) growthRun {
 	t.Helper()
+	return runJobUntil(t, j, scan, change, func(out *growthRun) bool { return len(out.said("held by")) > 0 && len(out.said("full in")) > 0 })
+}
+
+// runJobUntil is runJob; the last quarter of the job comes when ready says so.
+func runJobUntil(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Scan, error), change func(*Options),
+	ready func(*growthRun) bool,
+) growthRun {
+	t.Helper()
 	target := &madeTarget{pid: eventtest.PID, stacks: j.Stacks, scan: scan, memory: &Memory{
 		Driver: []figures.DriverUse{{Used: figures.Unknown, Total: 1 << 30, All: 1<<30 - 1024*1000}}, // for 1000 blocks
 	}}
@@ -74,7 +82,7 @@ func runJob(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Sca
 					time.Sleep(time.Millisecond)
 				}
 			}
-			wait(func() bool { return len(out.said("held by")) > 0 && len(out.said("full in")) > 0 })
+			wait(func() bool { return ready(&out) })
 			out.state, _ = r.State(t.Context())
 			s.more(all[len(all)*3/4:])
 			wait(func() bool { return s.more(nil) == 0 })
@@ -202,7 +210,7 @@ func TestGrowthOfWhatRecurs(t *testing.T) {
 			}
 			j.Alloc(eventtest.Kept, 1000)
 		}
-		g := runJob(t, j, nil, nil)
+		g := runJob(t, j, nil, func(o *Options) { o.NoHolders = true })
 		require.Len(t, g.said("growing"), want, "%d steps: %s", count, g.notes.notices)
 		source := g.results.Processes()[0].Leaks().Steps.Source
 		require.Equal(t, steps.SourcePeriod, source)
@@ -220,7 +228,7 @@ func TestGrowthWithdrawn(t *testing.T) {
 				j.Free(a)
 			}
 		}
-	}), nil, nil)
+	}), nil, func(o *Options) { o.NoHolders = true })
 	require.Len(t, g.said("growing: "+keptLine), 1)
 	require.Len(t, g.said("no longer growing: "+keptLine), 1, g.notes.notices)
 	require.Equal(t, leaks.Steady, g.fromFile(t).Verdict)
@@ -232,7 +240,7 @@ func TestGrowthOfManyLines(t *testing.T) {
 		for line := range 6 {
 			j.Alloc(fmt.Sprintf(eventtest.Report+" /home/a/train.py:%d:main", 60+line), uint64(4096+512*line))
 		}
-	}), nil, nil)
+	}), nil, func(o *Options) { o.NoHolders = true })
 	require.Len(t, g.said("growing: train.py:"), 3, g.notes.notices)
 	require.Len(t, g.said("growing: more lines"), 1, g.notes.notices)
 	require.Len(t, g.fromFile(t).Findings, 6)
@@ -299,4 +307,36 @@ func TestGrowthNameless(t *testing.T) {
 	require.True(t, whole)
 	require.Len(t, noted.Begins, 10)
 	require.Equal(t, 9, g.results.Processes()[0].Leaks().Steps.Count)
+}
+
+// TestGrowthOfABoundedContainer: a replay buffer that fills is not announced, neither before its holder is known nor after.
+func TestGrowthOfABoundedContainer(t *testing.T) {
+	const holder = "main() local replay[0..99]"
+	for most, want := range map[uint64]int{0: 1, 500: 0} { // there is room for 1000
+		held := heldByList(keptLine, holder)
+		scanned := make(chan bool, 1)
+		scan := func(ctx context.Context) (*Scan, error) {
+			s, err := held(ctx)
+			join := s.Join
+			s.Join = func(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
+				out := join(v, blocks)
+				out.Facts = map[string]figures.HolderFacts{holder: {Length: uint64(out.Rows[0].Blocks), Most: most}}
+				select {
+				case scanned <- true:
+				default:
+				}
+				return out
+			}
+			return s, err
+		}
+		g := runJobUntil(t, training(func(j *eventtest.Job, _ int) { j.Alloc(eventtest.Kept, 1000) }), scan, nil, func(*growthRun) bool {
+			select {
+			case <-scanned:
+				return true
+			default:
+				return false
+			}
+		})
+		require.Len(t, g.said("growing"), want, "bound %d: %s", most, g.notes.notices)
+	}
 }

@@ -154,7 +154,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
-	s.heap.passing.begin()
+	s.heap.passing.Begin()
 	s.serving, s.waiting = append(s.serving, s.waiting...), nil
 	limit := s.timeout()
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, reconcile.Timeout(limit))
@@ -276,7 +276,7 @@ func (s *holderScans) join() {
 		return
 	}
 	s.latest = s.read
-	s.latest.freed = s.heap.passing.take(s.latest)
+	s.latest.freed = s.heap.passing.Take(s.latest.Held)
 	now := s.view()
 	joined := s.joined(now)
 	s.garbage.See(joined, now)

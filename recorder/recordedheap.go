@@ -5,6 +5,7 @@ package recorder
 import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recorder/passing"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -15,7 +16,7 @@ type recordedHeap struct {
 	warn   func(error)
 	before func(e *event.Event) // called before each event is applied; nil: not called
 
-	passing passing
+	passing passing.Blocks
 }
 
 func newRecordedHeap(warn func(error)) *recordedHeap {

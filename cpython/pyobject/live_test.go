@@ -41,7 +41,30 @@ for x in range(70): cached(x % 64), unbounded(x)
 bounds = [[collections.deque(range(90), 700), 90, 700], [collections.deque(range(90), 7), 7, 7], [cached, 64, 1000],
     [collections.deque(range(90)), 0, 0], [unbounded, 0, 0], [list(range(90)), 0, 0]]
 sequences = [list(texts.values()), tuple(numbers.values())]
-print(json.dumps({"ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
+KEPT = 300
+class Cache(dict):
+    MOST = 64
+    def __init__(self):
+        self.capacity, self.batch, self.seen, self.store, self.log, self.parts = 50, 45, 1000, {n: n for n in range(40)}, [1] * 40, [1] * 40
+    def put(self, key):
+        self.seen += 1
+        if len(self.store) > self.capacity:
+            self.store.pop(next(iter(self.store)))
+    def trim(self):
+        while len(self.log) > self.MOST: self.log.pop(0)
+    def sample(self):
+        return None if len(self.parts) < self.batch else self.parts[:self.batch]
+cache, ring, few = Cache(), [0] * 40, [0] * 40
+def push(x):
+    if len(ring) >= KEPT: ring.pop(0)
+    ring.append(x)
+def push_few(x):
+    few.append(x)
+    if len(few) > 120: few.pop(0)
+main = sys.modules["__main__"]
+limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
+    [main, ring, "ring", 40, 300], [main, few, "few", 40, 120], [main, held, "held", 0, 0]]
+print(json.dumps({"limits": [[id(o), id(c), name, n, most] for o, c, name, n, most in limits], "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
     "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
     "dicts": [{"id": id(d), "pairs": [[id(k), id(v)] for k, v in d.items()]} for d in (texts, numbers)],
     "sequences": [{"id": id(l), "items": [id(v) for v in l]} for l in sequences], "small": id(held),
@@ -63,6 +86,7 @@ type said struct {
 		ID    uint64
 		Items []uint64
 	}
+	Limits []saidLimit
 	Bounds [][3]uint64 // address, number of elements and the most that there may be; 0: no bound
 	Small  uint64      // a dictionary of few keys
 }
@@ -144,6 +168,7 @@ func TestObjects(t *testing.T) {
 			require.NoError(t, err)
 			checkObjects(t, h, img, &s)
 			checkBounds(t, h, img, &s)
+			checkLimits(t, h, img, &s)
 		})
 	}
 }
@@ -202,6 +227,32 @@ func checkBounds(t *testing.T, h *Heap, img Image, s *said) {
 			require.Equal(t, b, [3]uint64{b[0], length, most})
 		}
 	}
+}
+
+// saidLimit is a container as an attribute of an object, with its length and limit; 0: none is known.
+type saidLimit struct {
+	owner, container uint64
+	name             string
+	length, most     uint64
+}
+
+// UnmarshalJSON reads a list.
+func (s *saidLimit) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&s.owner, &s.container, &s.name, &s.length, &s.most})
+}
+
+// checkLimits reads the limits that the functions of a class or module keep containers within.
+func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
+	t.Helper()
+	require.Len(t, s.Limits, 6)
+	for _, l := range s.Limits {
+		length, most, ok := h.Limit(img, l.owner, l.container, l.name)
+		if require.Equal(t, l.most > 0, ok, "%s: %d", l.name, most); ok {
+			require.Equal(t, []uint64{l.length, l.most}, []uint64{length, most}, l.name)
+		}
+	}
+	_, _, ok := h.Limit(img, 8, s.Kept, "kept")
+	require.False(t, ok, "no object")
 }
 
 // checkElements reads elements of lists, tuples and dictionaries one by one.

@@ -6,10 +6,7 @@ package holders
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -116,24 +113,4 @@ func (l *linuxProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyFr
 func (l *linuxProcess) threadIDs() map[uint64]bool { return stop.OwnThreads(l.Process) }
 
 // asleep implements system.
-func (l *linuxProcess) asleep() asleep {
-	tids, err := stop.Threads(l.Process)
-	if err != nil {
-		return nil
-	}
-	out := asleep{}
-	for _, tid := range tids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.PID, tid))
-		state, switches, ok := switchesIn(string(b))
-		switch {
-		case err != nil || !ok || state == "":
-			return nil
-		case strings.ContainsRune("ZX", rune(state[0])): // it has ended
-			continue
-		case !strings.ContainsRune("STt", rune(state[0])): // D can be a read into its memory
-			return nil
-		}
-		out[tid] = switches
-	}
-	return out
-}
+func (l *linuxProcess) asleep() stop.Asleep { return stop.AsleepNow(l.Process) }

@@ -4,6 +4,7 @@ package holders
 
 import (
 	"context"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -103,7 +104,7 @@ func (m *macProcess) live(ctx context.Context, _ time.Duration) (*liveBlocks, er
 // threadIDs implements system: they are taken as the interpreter has them.
 func (m *macProcess) threadIDs() map[uint64]bool { return nil }
 
-func (m *macProcess) asleep() asleep { return nil }
+func (m *macProcess) asleep() stop.Asleep { return nil }
 
 func (m *macProcess) abi() torchlayout.ABI { return torchlayout.Apple(m.Mac) }
 

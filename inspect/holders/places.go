@@ -209,25 +209,10 @@ func (a *assembly) upward(p *proof, found []held) {
 			continue
 		}
 		done[h.seen.node] = true
-		if p.leadsOn(h) {
-			for block, s := range p.saved(h) {
-				a.hang(block, h, s)
-			}
+		for block, s := range p.saved(h) {
+			a.hang(block, h, s)
 		}
 	}
-}
-
-// leadsOn reports whether the graph of what a slot holds seems to lead to blocks without a name. What a slot holds may be replaced while
-// it is read, so it is looked at a few times.
-func (p *proof) leadsOn(h *held) bool {
-	for n := 0; n < firstTries && p.a.ctx.Err() == nil; n++ {
-		p.renews = p.renews || n > 0
-		p.forget()
-		if len(p.savedAbove(p.a.now.On(p.scout), h)) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // saved are the blocks without a name to which the graph of what a slot holds leads, as far as two bursts agree on it. A reading that
@@ -235,16 +220,25 @@ func (p *proof) leadsOn(h *held) bool {
 // another one before the reading is at the end, and its nodes lie where those of the step before did.
 func (p *proof) saved(h *held) map[int]savedBy {
 	p.pages = map[uint64]bool{}
-	for n := 0; n < proofTries && p.a.ctx.Err() == nil; n++ {
+	seems := false            // that it leads to any; what a slot holds may be replaced while it is read, so it is looked at a few times
+	seen := map[uint64]bool{} // nodes whose pages are known: to follow a large graph takes longer than a step of the program
+	for n := 0; n < proofTries && (seems || n < firstTries) && p.a.ctx.Err() == nil; n++ {
 		p.renews = p.renews || n > 0
-		p.look(func(on *objgraph.Recheck) { p.savedAbove(on, h) })
+		if !seems || n == proofTries/2 {
+			clear(seen)
+		}
+		p.look(func(on *objgraph.Recheck) { seems = len(p.savedAbove(on, h, seen)) > 0 || seems })
+		if !seems {
+			continue
+		}
+		p.look(func(on *objgraph.Recheck) { p.savedAbove(on, h, seen) }) // what is new since
 		if !p.burst() {
 			continue
 		}
 		now := time.Now()
 		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
 		first.Pair(second)
-		out, again := p.savedAbove(first, h), p.savedAbove(second, h)
+		out, again := p.savedAbove(first, h, nil), p.savedAbove(second, h, nil)
 		maps.DeleteFunc(out, func(block int, s savedBy) bool { return again[block].node != s.node || again[block].aux != s.aux })
 		if len(out) > 0 {
 			p.a.now.Proved(now)
@@ -283,7 +277,8 @@ func wayTo(t *torchlayout.Reader, nodes map[uint64]upNode, node uint64) (way Pat
 }
 
 // savedAbove follows the graph of what a slot holds in a reading, and lists the blocks without a variable that its nodes have saved.
-func (p *proof) savedAbove(on *objgraph.Recheck, h *held) map[int]savedBy {
+// It does not follow the nodes that were seen, and adds the others to them.
+func (p *proof) savedAbove(on *objgraph.Recheck, h *held, seen map[uint64]bool) map[int]savedBy {
 	out := map[int]savedBy{}
 	now, ok := p.a.look(on, h.slot)
 	if !ok || now.node == 0 {
@@ -295,6 +290,12 @@ func (p *proof) savedAbove(on *objgraph.Recheck, h *held) map[int]savedBy {
 	for len(open) > 0 && len(nodes) < maxUpward {
 		node := open[0]
 		open = open[1:]
+		if seen[node] {
+			continue
+		}
+		if seen != nil {
+			seen[node] = true
+		}
 		refs = t.NodeRefs(refs[:0], node)
 		for _, r := range refs {
 			switch _, known := nodes[r.Target]; {

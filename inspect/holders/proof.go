@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 )
 
 // The second reading takes milliseconds, in which a program can let a list go and make another one in its place: then both links
@@ -154,7 +155,7 @@ func (p *proof) forget() {
 // change, however slow the machine is. Whether it sleeps is only asked when the burst before was slow.
 func (p *proof) burst() bool {
 	order := slices.Sorted(maps.Keys(p.pages))
-	var before asleep
+	var before stop.Asleep
 	if p.slow > 0 {
 		before = p.a.p.asleep()
 	}
@@ -169,7 +170,7 @@ func (p *proof) burst() bool {
 			return false
 		}
 	}
-	return quick || before.until(p.a.p.asleep())
+	return quick || before.Until(p.a.p.asleep())
 }
 
 // quick reports whether a burst of some pages did not take longer than it should.

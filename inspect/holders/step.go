@@ -72,11 +72,38 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 		if h := r.torch.Heap(); to&1 == 0 && h != nil {
 			if length, most, ok := h.Bounded(r.im, to); ok {
 				s.Length, s.Most = length, most
+			} else {
+				l := r.limitOf(from, to, s.Name)
+				s.Length, s.Most = l.length, l.most
 			}
 		}
 	}
 	s.Name, s.Type = cutText(s.Name), cutText(s.Type)
 	return s
+}
+
+// limited is the length of a container and its limit; 0: there is none.
+type limited struct{ length, most uint64 }
+
+// limitOf looks at the functions of the class or module of which a container is an attribute.
+func (r *reading) limitOf(from, to uint64, name string) limited {
+	known, seen := r.limits[to]
+	if !seen && from != 0 && from&1 == 0 {
+		h, owner := r.torch.Heap(), from
+		if n, found := r.graph.Number(from); found && r.typeName(from) == "dict" { // of an object, if it is one's
+			if p, below := r.graph.Parent(n); below {
+				owner = r.graph.Addr(p)
+			}
+		}
+		if owner&1 == 0 {
+			known.length, known.most, _ = h.Limit(r.im, owner, to, name)
+		}
+		if r.limits == nil {
+			r.limits = map[uint64]limited{}
+		}
+		r.limits[to] = known
+	}
+	return known
 }
 
 func cutText(s string) string {

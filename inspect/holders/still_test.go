@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -31,15 +32,15 @@ func TestAsleep(t *testing.T) {
 		require.True(t, lines.Scan())
 	}
 	echo() // it runs
-	var before asleep
+	var before stop.Asleep
 	require.Eventually(t, func() bool { before = p.asleep(); return before != nil }, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return before.until(p.asleep()) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return before.Until(p.asleep()) }, 10*time.Second, time.Millisecond)
 	echo()
-	var after asleep
+	var after stop.Asleep
 	require.Eventually(t, func() bool { after = p.asleep(); return after != nil }, 10*time.Second, time.Millisecond)
-	require.False(t, before.until(after))
-	require.False(t, before.until(nil))
-	require.False(t, asleep(nil).until(nil))
+	require.False(t, before.Until(after))
+	require.False(t, before.Until(nil))
+	require.False(t, stop.Asleep(nil).Until(nil))
 }
 
 func TestNotAsleep(t *testing.T) {
@@ -47,17 +48,6 @@ func TestNotAsleep(t *testing.T) {
 	require.Eventually(t, func() bool { return p.asleep() == nil }, 10*time.Second, time.Millisecond)
 	for range 100 {
 		require.Nil(t, p.asleep())
-	}
-}
-
-func TestSwitchesIn(t *testing.T) {
-	state, switches, ok := switchesIn("Name:\tx\nState:\tS (sleeping)\nTgid:\t1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
-	require.True(t, ok)
-	require.Equal(t, "S (sleeping)", state)
-	require.Equal(t, "12\nnonvoluntary_ctxt_switches:\t3\n", switches)
-	for _, status := range []string{"", "Name:\tx\nState:\tS (sleeping)\n", "Name:\tx\nvoluntary_ctxt_switches:\t12\n"} {
-		_, _, ok := switchesIn(status)
-		require.False(t, ok, "%q", status)
 	}
 }
 

@@ -4,6 +4,7 @@ package holders
 
 import (
 	"context"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
@@ -28,7 +29,7 @@ type system interface {
 	// threadIDs are the threads of the process, as itself numbers them; nil: they are not known.
 	threadIDs() map[uint64]bool
 	// asleep looks at its threads; nil: it is not known.
-	asleep() asleep
+	asleep() stop.Asleep
 	abi() torchlayout.ABI
 	// clock is the time by the clock of the blocks; 0: it is not known.
 	clock() uint64

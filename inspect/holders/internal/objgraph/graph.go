@@ -251,7 +251,7 @@ const (
 	costModule    = 5  // a library's module
 	costException = 4
 	costSlot      = 5  // a field of a C type: an event loop keeps its timers behind several
-	costThread    = 40 // what a thread's state keeps: an event loop's timers, which come and go
+	costThread    = 40 // what a thread's state keeps, an event loop's timers for one, which come and go
 	costAdrift    = 60
 	costGarbage   = 99
 )
@@ -259,6 +259,7 @@ const (
 // nameCosts are the costs of attributes and keys by name.
 var nameCosts = map[string]int32{
 	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed, "params": costListed,
+	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
 }
 
 func (w *Graph) cost(r *pyobject.Ref) int32 {

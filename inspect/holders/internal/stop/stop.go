@@ -269,3 +269,26 @@ func OwnThreads(p *process.Process) map[uint64]bool {
 	}
 	return out
 }
+
+// AsleepNow looks at the threads of a process.
+func AsleepNow(p *process.Process) Asleep {
+	tids, err := Threads(p)
+	if err != nil {
+		return nil
+	}
+	out := Asleep{}
+	for _, tid := range tids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", p.PID, tid))
+		state, switches, ok := switchesIn(string(b))
+		switch {
+		case err != nil || !ok || state == "":
+			return nil
+		case strings.ContainsRune("ZX", rune(state[0])): // it has ended
+			continue
+		case !strings.ContainsRune("STt", rune(state[0])): // D can be a read into its memory
+			return nil
+		}
+		out[tid] = switches
+	}
+	return out
+}

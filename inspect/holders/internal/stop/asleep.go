@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package holders
+package stop
 
 import (
 	"maps"
 	"strings"
 )
 
-// asleep is a moment at which every thread of a process slept: how often each had been taken off a CPU until then. A thread that
+// Asleep is a moment at which every thread of a process slept: how often each had been taken off a CPU until then. A thread that
 // sleeps at two moments and was not taken off one between them did not run between them. nil: a thread ran, or it is not known.
-type asleep map[int]string
+type Asleep map[int]string
 
 // switchesIn takes the state of a thread and how often it left a CPU, of its own will or not, from its status (proc(5)).
 func switchesIn(status string) (state, switches string, ok bool) {
@@ -19,5 +19,5 @@ func switchesIn(status string) (state, switches string, ok bool) {
 	return state, switches, found && counted
 }
 
-// until reports whether no thread ran from one moment to another.
-func (a asleep) until(b asleep) bool { return len(a) > 0 && maps.Equal(a, b) }
+// Until reports whether no thread ran from one moment to another.
+func (a Asleep) Until(b Asleep) bool { return len(a) > 0 && maps.Equal(a, b) }

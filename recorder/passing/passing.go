@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+// Package passing keeps the blocks that are freed while holders are scanned.
+package passing
 
 import (
 	"math"
@@ -14,28 +15,29 @@ import (
 // of the program at its end.
 const maxPassing = 1 << 16
 
-// passing follows the live set and keeps the blocks that are freed during a holder scan.
-type passing struct {
-	next heap.Follower // nil: none
+// Blocks follows the live set and keeps the blocks that are freed during a holder scan.
+type Blocks struct {
+	Next heap.Follower // also follows the live set; nil: none
+
 	on   bool
 	kept []holders.Freed          // a ring once it is full
 	at   int                      // index of the oldest
 	open map[uint64]holders.Freed // blocks allocated after the end of the recording, by address
 }
 
-// begin starts to keep freed blocks.
-func (p *passing) begin() {
+// Begin starts to keep freed blocks.
+func (p *Blocks) Begin() {
 	p.on, p.kept, p.at, p.open = true, p.kept[:0], 0, map[uint64]holders.Freed{}
 }
 
-// take stops, and returns the blocks that a scan has seen.
-func (p *passing) take(s *Scan) []holders.Freed {
+// Take stops, and returns the blocks that a scan has seen; held says which those are. A nil held has seen none.
+func (p *Blocks) Take(held func(b *heap.Block, at uint64) bool) []holders.Freed {
 	var out []holders.Freed
 	for _, g := range p.open {
 		p.freed(g)
 	}
 	for i := range p.kept {
-		if g := &p.kept[i]; s.Held != nil && s.Held(&g.Block, g.At) {
+		if g := &p.kept[i]; held != nil && held(&g.Block, g.At) {
 			out = append(out, *g)
 		}
 	}
@@ -44,23 +46,23 @@ func (p *passing) take(s *Scan) []holders.Freed {
 }
 
 // Allocated implements heap.Follower.
-func (p *passing) Allocated(b *heap.Block) {
-	if p.next != nil {
-		p.next.Allocated(b)
+func (p *Blocks) Allocated(b *heap.Block) {
+	if p.Next != nil {
+		p.Next.Allocated(b)
 	}
 }
 
 // Freed implements heap.Follower.
-func (p *passing) Freed(b *heap.Block, time uint64) {
+func (p *Blocks) Freed(b *heap.Block, time uint64) {
 	if p.on {
 		p.freed(holders.Freed{Block: *b, At: time})
 	}
-	if p.next != nil {
-		p.next.Freed(b, time)
+	if p.Next != nil {
+		p.Next.Freed(b, time)
 	}
 }
 
-func (p *passing) freed(g holders.Freed) {
+func (p *Blocks) freed(g holders.Freed) {
 	if len(p.kept) < maxPassing {
 		p.kept = append(p.kept, g)
 		return
@@ -69,8 +71,8 @@ func (p *passing) freed(g holders.Freed) {
 	p.at = (p.at + 1) % maxPassing
 }
 
-// later handles an event after the end of the recording, while holders are still read.
-func (p *passing) later(e *event.Event) {
+// Later handles an event after the end of the recording, while holders are still read.
+func (p *Blocks) Later(e *event.Event) {
 	switch g, ok := p.open[e.Addr]; {
 	case !p.on || e.Layer != event.LayerTorch:
 	case e.Kind == event.KindAlloc && len(p.open) < maxPassing:
@@ -86,8 +88,8 @@ func (p *passing) later(e *event.Event) {
 }
 
 // Moved implements heap.Follower.
-func (p *passing) Moved(from, to *heap.Block) {
-	if p.next != nil {
-		p.next.Moved(from, to)
+func (p *Blocks) Moved(from, to *heap.Block) {
+	if p.Next != nil {
+		p.Next.Moved(from, to)
 	}
 }
