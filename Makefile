@@ -47,6 +47,10 @@ kernels: ## boot each kernel that Debian has from 6.1 on, or KERNELS="6.1 7.3", 
 	@testdata/setup.sh
 	@go run ./e2e/kernels $(KERNELS_FLAGS) $(KERNELS)
 
+kernels-arm: ## the same for arm64, emulated: KERNELS="6.1 7.3", or 6.1, 6.12, 6.18 and the newest (root, 2 minutes each, 6 with PyTorch)
+	@.ci/install kernels-arm64
+	@go run ./e2e/kernels -arch arm64 $(KERNELS_FLAGS) $(or $(KERNELS),6.1 6.12 6.18 newest)
+
 MUTANTS ?= ./heap/... ./recording ./recorder,./recorder/reconcile ./analysis/...
 mutants: ## break these packages in 200 small ways, count what their tests notice, or MUTANTS_FLAGS="-n 50 -seed 2" (30 minutes)
 	@go run .ci/mutants.go $(MUTANTS_FLAGS) $(MUTANTS)
@@ -106,4 +110,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels soak soak-jobs test-callbacks pictures bench generate coverage lint drift release wheel try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels kernels-arm soak soak-jobs test-callbacks pictures bench generate coverage lint drift release wheel try-release clean

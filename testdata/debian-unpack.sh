@@ -1,9 +1,10 @@
 #!/bin/bash
-# debian-unpack.sh: to be sourced. unpack FOLDER PACKAGE... unpacks packages of Debian 14 into FOLDER/root, with a libc of their own
-# where they name one, and has finish FOLDER make what it needs beside that. Nothing is installed. Idempotent. Each package is checked
+# debian-unpack.sh: to be sourced. unpack FOLDER PACKAGE... unpacks packages of Debian 14, or of the suite in $suite and the architecture
+# in $architecture, into FOLDER/root, with a libc of their own where they name one, and has finish FOLDER make what it needs beside that. Nothing is installed. Idempotent. Each package is checked
 # by apt against the suite's signature.
 set -euo pipefail
-suite=forky
+suite=${suite:-forky}
+architecture=${architecture:-$(dpkg --print-architecture)}
 
 die() {
     echo "$(basename "$0" .sh): $*" >&2
@@ -20,7 +21,7 @@ mirror() {
 apt_get() {
     apt-get -q -o "Dir::Etc::sourcelist=$new/apt/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$new/apt/lists" \
         -o "Dir::State::status=$new/apt/status" -o "Dir::Cache=$new/apt" -o APT::Sandbox::User=root \
-        -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false "$@" >&2
+        -o "APT::Architecture=$architecture" -o "APT::Architectures=$architecture" -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false "$@" >&2
 }
 
 # fetch FOLDER PACKAGE...

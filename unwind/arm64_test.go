@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // ownArm64 is a program whose functions keep the return address in each way that compilers do on arm64. Its source is beside it.
@@ -95,6 +97,18 @@ func TestIsCallArm64(t *testing.T) {
 		"01 00 00 14": false, "20 00 1f d6": false, "c0 03 5f d6": false, "94 00": false, "": false,
 	} {
 		require.Equal(t, want, isCallArm64(unhex(t, code)), code)
+	}
+}
+
+// TestTrampolineWithoutDescriptions: a file as the vdso is, with no description at all, has rows for the trampoline only.
+func TestTrampolineWithoutDescriptions(t *testing.T) {
+	m := machines[elf.EM_AARCH64]
+	code := append(append(make([]byte, 64), m.trampoline...), make([]byte, 64)...)
+	f := Frames{Image: &elfimage.Image{Segments: []elfimage.Segment{{Kind: elf.PT_LOAD, Flags: elf.PF_X | elf.PF_R, Addr: 0x300, Data: code}}}}
+	table := f.addTrampoline(nil, m)
+	require.NotNil(t, table)
+	for pc, want := range map[uint64]RuleKind{0x33e: RuleNone, 0x33f: RuleSignal, 0x347: RuleSignal, 0x348: RuleNone} {
+		require.Equal(t, want, table.Lookup(pc).Kind(), "%#x", pc)
 	}
 }
 

@@ -41,7 +41,9 @@ func (s *cfiState) rule(m *machine, signal bool) Rule {
 func (s *cfiState) linkedRule(m *machine, signal bool) Rule {
 	kind := RuleSP
 	switch {
-	case s.cfa != nil || signal:
+	case signal: // the description of the vdso's trampoline leads to the interrupted function's caller
+		return Rule(RuleSignal)
+	case s.cfa != nil:
 		return Rule(RuleUnsupported)
 	case s.cfaReg == m.fp:
 		kind = RuleFP

@@ -9,7 +9,8 @@ import (
 )
 
 // guess goes on to the caller by the frame pointer, as compilers use it that write no descriptions: it points at the caller's,
-// and the return address lies above that. It is believed only where it leads up the stack, to code behind a call.
+// and the return address lies above that. On arm64 only callers that count from the frame pointer are found after it. It is believed
+// only where it leads up the stack, to code behind a call.
 func (w *unwinding) guess(code Code, frame *StackFrame) bool {
 	m := w.machine
 	fp, err := w.regs.get(m.fp)
@@ -29,6 +30,9 @@ func (w *unwinding) guess(code Code, frame *StackFrame) bool {
 	w.regs.lost |= m.preserved
 	w.regs.value[m.fp], w.regs.value[m.sp], w.regs.value[m.ra], w.regs.value[m.pc] = saved, fp+16, ret, ret
 	w.regs.lost &^= 1 << m.fp
+	if m.linked { // what is pushed lies at the bottom of a frame: how long that is, is not known
+		w.regs.lost |= 1 << m.sp
+	}
 	w.caller = true
 	frame.CFA, frame.Guessed = fp+16, true
 	return true

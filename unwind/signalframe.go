@@ -29,8 +29,8 @@ func (w *unwinding) fromSignal(m *machine) (WalkEnd, bool) {
 // maxUndescribed is how much code is searched for a trampoline without a description, bytes. arm64's lies in the vdso, which has 4 KiB.
 const maxUndescribed = 64 << 10
 
-// addTrampoline adds the rows of a signal trampoline that no description covers: arm64's vdso has one, and comments its descriptions
-// out (arch/arm64/kernel/vdso/sigreturn.S). They begin before it, because a return address is looked up one byte earlier.
+// addTrampoline adds the rows of a signal trampoline that no description covers: arm64's vdso has one, which some kernels do not
+// describe (arch/arm64/kernel/vdso/sigreturn.S). They begin before it, because a return address is looked up one byte earlier.
 func (f *Frames) addTrampoline(t *Table, m *machine) *Table {
 	if !m.linked {
 		return t

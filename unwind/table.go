@@ -45,7 +45,7 @@ func (f *Frames) Table() (t *Table, err error) {
 	defer elfimage.OnFault(func(e error) { t, err = nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, e) })()
 	sec, err := f.frameSection()
 	if err == nil && sec == nil {
-		return nil, nil
+		return f.addTrampoline(nil, machines[f.Image.Machine()]), nil
 	}
 	if err == nil {
 		err = f.checkRange()

@@ -86,10 +86,9 @@ func bootOnce(ctx context.Context, k kernel, o *options, guest, image, log strin
 		memory += torchMemory
 	}
 	// Every CPU that QEMU can emulate; the clock of -cpu max is right by itself, tsc=reliable makes it run too fast.
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", o.processor,
-		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
-		"-kernel", k.file, "-initrd", image,
-		"-append", "console=ttyS0 oops=panic panic=-1 loglevel=4 mitigations=off nowatchdog no_timer_check KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
+	parameters := "KERNELS_GUEST=" + guest + " KERNELS_CHECKS=" + o.checks + " " + o.parameters
+	args := o.arch.command(o, k.file, image, memory, parameters)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	file, err := os.Create(log)
 	if err != nil {
 		return nil, fmt.Errorf("keep the serial line: %w", err)

@@ -24,6 +24,7 @@ var pythons = []string{"3.11", "3.13"}
 // image is the root file system of a guest, all of it in memory: that needs no module of the kernel, and no disk. Files lie where
 // they lie here, but for what is the project's.
 type image struct {
+	arch  *architecture
 	files map[string]file // by the path in the guest
 	err   error           // the first
 }
@@ -39,8 +40,8 @@ type file struct {
 const repository = "/repo"
 
 // buildImage makes the image that kernels boot. Work is the folder of what is built.
-func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
-	m := &image{files: map[string]file{}}
+func buildImage(work string, arch *architecture, kernels []kernel, torch bool) (*image, error) {
+	m := &image{arch: arch, files: map[string]file{}}
 	built := filepath.Join(work, "bin")
 	for _, b := range [][]string{
 		{"build", "-o", filepath.Join(built, "gputrace"), "./cmd/gputrace"},
@@ -48,7 +49,7 @@ func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 		{"build", "-o", filepath.Join(built, "bench"), "./bench"},
 		{"test", "-c", "-o", filepath.Join(built, "e2e.test"), "./e2e"},
 	} {
-		if err := goTool(b...); err != nil {
+		if err := goTool(arch, b...); err != nil {
 			return nil, err
 		}
 	}
@@ -57,28 +58,46 @@ func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 	m.add("/usr/bin/gputrace", filepath.Join(built, "gputrace"))
 	m.add("/usr/bin/bench", filepath.Join(built, "bench"))
 	m.add(repository+"/e2e/e2e.test", filepath.Join(built, "e2e.test"))
-	m.addShell()
-	m.addTestdata()
-	m.addContainers()
-	for _, minor := range pythons {
-		m.addPython(minor)
-	}
 	for _, k := range kernels { // Debian has it there; tracing looks at how the kernel was built
 		if config := filepath.Join(filepath.Dir(k.file), "config-"+k.Release); exists(config) {
 			m.add("/boot/config-"+k.Release, config)
 		}
 	}
+	folder, err := arch.foreign(torch)
+	if err != nil {
+		return nil, err
+	}
+	if folder != "" {
+		m.addForeign(folder, torch)
+	} else {
+		m.addInstalled(torch)
+	}
+	return m, m.err
+}
+
+// addInstalled adds what is installed here.
+func (m *image) addInstalled(torch bool) {
+	for _, name := range []string{"busybox", "bash", "nice"} {
+		from, err := exec.LookPath(name)
+		m.fail(err)
+		m.add("/bin/"+name, from)
+	}
+	m.addApplets()
+	m.addTests(m.value("programs"), m.value("standin"), m.value("python"), m.value("site"))
+	m.addContainers()
+	for _, minor := range pythons {
+		m.addPython(minor)
+	}
 	if torch {
 		m.addTorch()
 	}
 	m.addLibraries()
-	return m, m.err
 }
 
 // goTool runs the go command. What it builds is static: a guest need not have the libraries.
-func goTool(args ...string) error {
+func goTool(arch *architecture, args ...string) error {
 	cmd := exec.Command("go", args...)
-	cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+arch.name), os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
@@ -124,13 +143,8 @@ func (m *image) link(at, to string) { m.files[at] = file{text: to, mode: fs.Mode
 
 func (m *image) script(at, text string) { m.files[at] = file{text: "#!/bin/sh\n" + text, mode: 0o755} }
 
-// addShell adds what scripts need. Bash is for the project's own.
-func (m *image) addShell() {
-	for _, name := range []string{"busybox", "bash", "nice"} {
-		from, err := exec.LookPath(name)
-		m.fail(err)
-		m.add("/bin/"+name, from)
-	}
+// addApplets adds the names under which busybox is what scripts need. Bash is for the project's own.
+func (m *image) addApplets() {
 	out, err := exec.Command("busybox", "--list").Output()
 	m.fail(err)
 	for applet := range strings.Lines(string(out)) {
@@ -141,11 +155,14 @@ func (m *image) addShell() {
 	m.files["/etc/passwd"] = file{text: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n", mode: 0o644}
 }
 
-// addTestdata adds the programs of testdata. What makes them, here as in the tests, is a script that says where they are.
-func (m *image) addTestdata() {
+// addTests adds the programs of testdata, from folders here. What makes them, here as in the tests, is a script that says where they
+// are; python and site are where the guest has an interpreter and its packages.
+func (m *image) addTests(programs, standin, python, site string) {
 	const work = repository + "/testdata/.work"
-	m.add(work+"/programs", m.value("programs"))
-	m.add(work+"/standin/lib", m.value("standin"))
+	m.add(work+"/programs", programs)
+	if exists(standin) {
+		m.add(work+"/standin/lib", standin)
+	}
 	for _, name := range []string{"run", "programs/pystacks.py", "standin/standin-run", "workloads"} {
 		m.add(repository+"/testdata/"+name, "testdata/"+name)
 	}
@@ -156,7 +173,7 @@ standin) echo %s/standin/lib ;;
 python) echo %s ;;
 site) echo %s ;;
 esac
-`, work, work, m.value("python"), m.value("site")))
+`, work, work, python, site))
 	m.script("/usr/bin/go", "case $1 in\nenv) echo "+repository+"/go.mod ;;\nbuild) cp /usr/bin/gputrace \"$3\" ;; # -o FILE\nesac\n")
 }
 
@@ -223,8 +240,13 @@ func (m *image) addTorch() {
 	m.add(python, python)
 	config := filepath.Join(filepath.Dir(filepath.Dir(python)), "pyvenv.cfg")
 	m.add(config, config)
+	m.addPackages(site, site)
+}
+
+// addPackages adds PyTorch and what it imports.
+func (m *image) addPackages(to, site string) {
 	for _, name := range torchNeeds {
-		m.addBut(filepath.Join(site, name), filepath.Join(site, name), "include", "test", "tests", "share")
+		m.addBut(filepath.Join(to, name), filepath.Join(site, name), "include", "test", "tests", "share")
 	}
 }
 

@@ -30,6 +30,7 @@ const tooOld = "5.10"
 
 // options are those of the command line.
 type options struct {
+	arch       *architecture
 	work       string
 	series     []string
 	update     bool
@@ -70,7 +71,8 @@ func parseOptions() *options {
 	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest; one with PyTorch has 4096 more")
 	flag.IntVar(&o.parallel, "parallel", 2, "how many kernels run at a time")
 	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
-	flag.StringVar(&o.processor, "processor", "max", "what QEMU emulates; max,-hypervisor: so that the kernel does not see that, and has the locks of a real machine")
+	arch := flag.String("arch", "amd64", "the processor, amd64 or arm64")
+	flag.StringVar(&o.processor, "processor", "", "what QEMU emulates, all that it can when empty; max,-hypervisor: so that the kernel does not see that, and has the locks of a real machine")
 	flag.BoolVar(&o.many, "many", false, "only look how many threads fare, on as many CPUs as -cpus says: 16 or 64")
 	flag.Usage = func() {
 		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that can be had, and %s, which is too old.\n\n", tooOld)
@@ -78,6 +80,9 @@ func parseOptions() *options {
 	}
 	flag.Parse()
 	o.series = flag.Args()
+	if o.arch = architectures[*arch]; o.arch == nil {
+		log.Fatalf("-arch %s: amd64 or arm64 was expected", *arch)
+	}
 	return o
 }
 
@@ -87,7 +92,10 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	kernels, err := fetch(ctx, work, o.series)
+	if o.arch.name != "amd64" {
+		work = filepath.Join(work, o.arch.name)
+	}
+	kernels, err := o.fetch(ctx, work)
 	if err != nil {
 		return false, err
 	}
@@ -109,14 +117,14 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 	for _, r := range results {
 		failed = failed || r.failed()
 	}
-	object, err := objectName()
+	object, err := objectName(o.arch.object)
 	if err != nil {
 		return failed, err
 	}
 	booted := rows(results, object)
 	fmt.Printf("\n%s", table(booted))
 	if o.update {
-		return failed, update(booted)
+		return failed, update(booted, o.arch)
 	}
 	return failed, nil
 }
@@ -170,7 +178,7 @@ func writeImages(work string, kernels []kernel, o *options) (map[string]string, 
 		if guest == "torch" && (o.torch == "none" || o.many) {
 			continue
 		}
-		m, err := buildImage(work, kernels, guest == "torch")
+		m, err := buildImage(work, o.arch, kernels, guest == "torch")
 		if err != nil {
 			return nil, err
 		}
@@ -182,21 +190,21 @@ func writeImages(work string, kernels []kernel, o *options) (map[string]string, 
 }
 
 // fetch brings the kernels, and says which.
-func fetch(ctx context.Context, work string, series []string) ([]kernel, error) {
-	if len(series) == 0 {
-		all, err := fetchSeries(ctx, work)
+func (o *options) fetch(ctx context.Context, work string) ([]kernel, error) {
+	if len(o.series) == 0 {
+		all, err := o.fetchSeries(ctx, work)
 		if err != nil {
 			return nil, err
 		}
-		old, err := fetchSeries(ctx, work, tooOld)
+		old, err := o.fetchSeries(ctx, work, tooOld)
 		return append(old, all...), err
 	}
-	return fetchSeries(ctx, work, series...)
+	return o.fetchSeries(ctx, work, o.series...)
 }
 
-func fetchSeries(ctx context.Context, work string, series ...string) ([]kernel, error) {
+func (o *options) fetchSeries(ctx context.Context, work string, series ...string) ([]kernel, error) {
 	cmd := exec.CommandContext(ctx, "e2e/kernels/fetch", append([]string{work}, series...)...)
-	cmd.Stderr = os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), "KERNELS_ARCH="+o.arch.name), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("fetch the kernels: %w", err)

@@ -143,15 +143,12 @@ func rows(results []*result, object string) (out [][]string) {
 	return out
 }
 
-// objectFile is the kernel side that was run, and objectDigits is how many digits of its SHA-256 name it.
-const (
-	objectFile   = "bpf/trace_x86_bpfel.o"
-	objectDigits = 8
-)
+// objectDigits is how many digits of its SHA-256 name an object.
+const objectDigits = 8
 
 // objectName tells one object from another: a row is of the kernel side in the tree when it has that one's.
-func objectName() (string, error) {
-	b, err := os.ReadFile(objectFile)
+func objectName(file string) (string, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("name the object: %w", err)
 	}
@@ -167,16 +164,23 @@ const (
 )
 
 // update writes the rows of the kernels that were booted where they are shown. Those of other series stay, each with its object.
-func update(booted [][]string) error {
+func update(booted [][]string, arch *architecture) error {
 	b, err := os.ReadFile(page)
 	if err != nil {
 		return fmt.Errorf("read the page: %w", err)
 	}
-	text, err := merge(string(b), booted)
+	before, table, after := "", string(b), ""
+	if arch.name != "amd64" { // it has a table of its own, behind a heading
+		before, table, _ = strings.Cut(table, "\n## "+arch.name+"\n")
+		before += "\n## " + arch.name + "\n"
+	} else if first, rest, found := strings.Cut(table, "\n## arm64\n"); found {
+		table, after = first, "\n## arm64\n"+rest
+	}
+	text, err := merge(table, booted)
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
-	if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(before+text+after), 0o644); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil

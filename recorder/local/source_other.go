@@ -26,7 +26,7 @@ func Open(o *recorder.Options) (recorder.Source, error) {
 	if runtime.GOOS == "darwin" && o != nil {
 		return darwin.Open(o, nil), nil
 	}
-	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
+	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 and arm64", runtime.GOOS, runtime.GOARCH)
 }
 
 // Survey returns an error: this platform has no survey of processes.

@@ -44,6 +44,9 @@ SHAPE realigned(int n) {
     wide[0] = bytes[0] = (char)leaf(n);
     return wide[0] + bytes[0];
 }
+#ifndef __x86_64__
+#define force_align_arg_pointer noipa // stacks are always aligned
+#endif
 __attribute__((noipa, force_align_arg_pointer)) static int forced(int n) { return plain(n) + leaf(n); }
 SHAPE large(int n) {
     volatile char bytes[3 * 4096];
@@ -121,7 +124,12 @@ SHAPE through_libc(int n) { // through the procedure linkage table and back
     free(copy);
     return length;
 }
-__attribute__((ms_abi, noipa)) static int windows(int n, double x) { return leaf(n) + (int)x; }
+#ifdef __x86_64__
+#define OTHER_ABI ms_abi
+#else
+#define OTHER_ABI aarch64_vector_pcs
+#endif
+__attribute__((OTHER_ABI, noipa)) static int windows(int n, double x) { return leaf(n) + (int)x; }
 SHAPE other_abi(int n) { return windows(n, n * 0.5) + 1; }
 SHAPE inner_function(int n) {
     int local = leaf(n);
@@ -134,6 +142,24 @@ SHAPE inner_function(int n) {
 int VARIANT(written)(int n);
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
+#ifdef __aarch64__
+__asm__(".pushsection .text\n.type " TEXT(VARIANT(written)) ",@function\n" TEXT(
+    VARIANT(written)) ":\n"
+                      ".cfi_startproc\n"
+                      "hint #34\n" // bti c
+                      "sub sp, sp, #32\n.cfi_adjust_cfa_offset 32\n"
+                      "stp x29, x30, [sp, #16]\n.cfi_rel_offset x29, 16\n.cfi_rel_offset x30, 24\n"
+                      "mov x29, #0\nmov x30, #0\n"
+                      "tbz w0, #0, 1f\n"
+                      "str x0, [sp, #-16]!\n.cfi_adjust_cfa_offset 16\n"
+                      "nop\n"
+                      "add sp, sp, #16\n.cfi_adjust_cfa_offset -16\n"
+                      "1: add w0, w0, #1\n"
+                      "ldp x29, x30, [sp, #16]\n.cfi_restore x29\n.cfi_restore x30\n"
+                      "add sp, sp, #32\n.cfi_adjust_cfa_offset -32\n"
+                      "ret\n"
+                      ".cfi_endproc\n.size " TEXT(VARIANT(written)) ", .-" TEXT(VARIANT(written)) "\n.popsection\n");
+#else
 __asm__(".pushsection .text\n.type " TEXT(VARIANT(written)) ",@function\n" TEXT(
     VARIANT(written)) ":\n"
                       ".cfi_startproc\n"
@@ -162,6 +188,7 @@ __asm__(".pushsection .text\n.type " TEXT(VARIANT(written)) ",@function\n" TEXT(
                       "add $24, %rsp\n.cfi_adjust_cfa_offset -24\n"
                       "ret\n"
                       ".cfi_endproc\n.size " TEXT(VARIANT(written)) ", .-" TEXT(VARIANT(written)) "\n.popsection\n");
+#endif
 
 int VARIANT(shapes)(int n) {
     int (*const shape[])(int) = {leaf,      plain,          jumps,           many_registers, variadic,  dynamic,

@@ -131,7 +131,11 @@ static void on_stack(void *stack, size_t size, const char *shape) {
     pthread_attr_destroy(&a);
 }
 static void stacks(void) {
+#ifdef __aarch64__
+    enum { SMALL = 128 << 10 }; // glibc's PTHREAD_STACK_MIN there
+#else
     enum { SMALL = 32 << 10 };
+#endif
     int file = memfd_create("stack", 0);
     if (file < 0 || ftruncate(file, SMALL)) abort();
     on_stack(map(NULL, SMALL, 0, -1), SMALL, "small_stack");
@@ -256,9 +260,14 @@ static void on_fault(int number) {
     report("fault");
     siglongjmp(fault, 1);
 }
-int faulting(void); // its first instruction faults: no address before it is its own
-__asm__(
-    ".type faulting,@function\nfaulting: .cfi_startproc\nmovl $1, 0\nret\n.cfi_endproc\n.size faulting, .-faulting\n");
+int faulting(int *none); // its first instruction faults: no address before it is its own
+#ifdef __aarch64__
+#define FAULT "str w0, [x0]"
+#else
+#define FAULT "movl $1, 0"
+#endif
+__asm__(".type faulting,@function\nfaulting: .cfi_startproc\n" FAULT
+        "\nret\n.cfi_endproc\n.size faulting, .-faulting\n");
 
 static void set_handler(int number, void (*f)(int), void (*info)(int, siginfo_t *, void *), int flags) {
     struct sigaction a = {.sa_flags = flags | (info ? SA_SIGINFO : 0)};
@@ -282,12 +291,16 @@ static void signals(void) {
     raise(SIGUSR1);
     raise(SIGUSR2);
     raise(SIGALRM);
-    if (!sigsetjmp(fault, 1)) faulting();
+    if (!sigsetjmp(fault, 1)) faulting(NULL);
 }
 
 // ---- every instruction, from a handler that allocates
 
 static int brief;
+int O2_shapes(int n);
+#ifdef __aarch64__
+static void steps(void) { O2_shapes(2); } // a program cannot step itself there
+#else
 static volatile int stepping;
 static void on_step(int number, siginfo_t *info, void *context) {
     enum { TRAP_FLAG = 0x100 }; // of EFLAGS
@@ -296,7 +309,6 @@ static void on_step(int number, siginfo_t *info, void *context) {
     *flags = stepping ? *flags | TRAP_FLAG : *flags & ~TRAP_FLAG;
     if (stepping) report("step");
 }
-int O2_shapes(int n);
 static void steps(void) {
     set_handler(SIGTRAP, NULL, on_step, 0);
     stepping = 1;
@@ -305,17 +317,25 @@ static void steps(void) {
     O2_shapes(2);
     stepping = 0;
 }
+#endif
 
 // ---- code without unwind information
 
 // Calls f with a frame of 40 bytes.
+#ifdef __aarch64__
+static const unsigned int code[] = {0xa9bd7bfd, 0x910003fd, 0xd63f0000, 0xa8c37bfd, 0xd65f03c0};
+#define BARE "stp x29, x30, [sp, #-48]!\nmov x29, sp\nblr x0\nldp x29, x30, [sp], #48\nret\n"
+#define OUTERMOST ".cfi_undefined x30\n"
+#else
+#define BARE "sub $40, %rsp\ncall *%rdi\nadd $40, %rsp\nret\n"
+#define OUTERMOST ".cfi_undefined %rip\n"
 static const unsigned char code[] = {0x48, 0x83, 0xec, 0x28, 0xff, 0xd7, 0x48, 0x83, 0xc4, 0x28, 0xc3};
+#endif
 typedef void caller(void (*f)(void));
 caller bare, outermost;
-__asm__(".type bare,@function\nbare: sub $40, %rsp\ncall *%rdi\nadd $40, %rsp\nret\n.size bare, .-bare\n"
-        ".type outermost,@function\noutermost: .cfi_startproc\nsub $40, %rsp\n.cfi_adjust_cfa_offset "
-        "40\n.cfi_undefined %rip\n"
-        "call *%rdi\nadd $40, %rsp\nret\n.cfi_endproc\n.size outermost, .-outermost\n");
+__asm__(".type bare,@function\nbare: " BARE ".size bare, .-bare\n"
+        ".type outermost,@function\noutermost: .cfi_startproc\n" OUTERMOST BARE
+        ".cfi_endproc\n.size outermost, .-outermost\n");
 static void in_bare(void) { report("without_rules"); }
 static void in_outermost(void) { report("outermost"); }
 static void in_generated(void) { report("generated"); }

@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +66,7 @@ func main() {
 	case "many":
 		checks = many
 	}
+	checks = slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return slices.Contains(notHere[runtime.GOARCH], c.name) })
 	only, err := regexp.Compile(os.Getenv("KERNELS_CHECKS"))
 	if err != nil {
 		fmt.Println("FACT error", err)
