@@ -99,6 +99,8 @@ func checkFeature(f *feature.Feature, err error, refused bool) Check {
 	c := Check{Group: Kernel, Name: f.Name, Needed: f.Without == "", Says: "Linux has it since " + f.Version}
 	switch {
 	case err == nil:
+	case errors.Is(err, feature.ErrProcessor):
+		c.State, c.Says = Unknown, "not on this processor: "+f.Without
 	case errors.Is(err, feature.ErrMissing) && f.Without != "":
 		c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+f.Version+": "+f.Without
 		if own, err := ownRights(); err == nil && f.Name == feature.UprobeMulti {

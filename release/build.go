@@ -19,7 +19,7 @@ type target struct {
 	cgo      bool // with NVML, the driver's own figures; it needs glibc. Without cgo a program is static
 }
 
-// targets are all programs. On Linux on x86-64 the program traces, elsewhere it shows recordings.
+// targets are all programs. On Linux the program traces, elsewhere it shows recordings.
 var targets = []target{
 	{"linux", "amd64", true},
 	{"linux", "amd64", false},
@@ -31,6 +31,7 @@ var targets = []target{
 var (
 	tracer = targets[0]
 	static = targets[1]
+	arm64  = targets[2]
 )
 
 func (t target) name() string {

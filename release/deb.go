@@ -67,9 +67,13 @@ func control(r release, t target, files []entry) []entry {
 		size += (len(f.data) + 1023) / 1024
 		sums = fmt.Appendf(sums, "%x  %s\n", md5.Sum(f.data), f.path)
 	}
-	text := fmt.Sprintf("Package: gputrace\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\nDepends: libc6 (>= 2.%d)\n"+
+	depends := ""
+	if t.cgo {
+		depends = fmt.Sprintf("Depends: libc6 (>= 2.%d)\n", oldestGlibc)
+	}
+	text := fmt.Sprintf("Package: gputrace\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\n%s"+
 		"Section: devel\nPriority: optional\nDescription: %s\n %s\n",
-		r.distribution(), t.arch, maintainer, size, oldestGlibc, summary, strings.ReplaceAll(description, "\n", "\n "))
+		r.distribution(), t.arch, maintainer, size, depends, summary, strings.ReplaceAll(description, "\n", "\n "))
 	return []entry{{"control", 0o644, []byte(text)}, {"md5sums", 0o644, sums}}
 }
 

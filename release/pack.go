@@ -26,7 +26,7 @@ func packages() []pack {
 	for _, t := range targets {
 		out = append(out, archive(t), wheel(t)) // of two for one processor, pip takes that for the newer glibc where it fits
 	}
-	return append(out, deb(tracer), rpm(tracer), image(static, target{"linux", "arm64", false}))
+	return append(out, deb(tracer), rpm(tracer), deb(arm64), rpm(arm64), image(static, arm64))
 }
 
 func (p pack) write(name string, r release, work string, shared []entry) error {

@@ -30,7 +30,7 @@ func rpm(t target) pack {
 			if err != nil {
 				return nil, fmt.Errorf("begin the package: %w", err)
 			}
-			if err := p.Requires.Set(fmt.Sprintf("libc.so.6(GLIBC_2.%d)(64bit)", oldestGlibc)); err != nil {
+			if err := requireGlibc(p, t); err != nil {
 				return nil, fmt.Errorf("state the glibc that is needed: %w", err)
 			}
 			for _, f := range files {
@@ -46,6 +46,14 @@ func rpm(t target) pack {
 			return out.Bytes(), nil
 		},
 	}
+}
+
+// requireGlibc states which glibc the package needs; a static program needs none.
+func requireGlibc(p *rpmpack.RPM, t target) error {
+	if !t.cgo {
+		return nil
+	}
+	return p.Requires.Set(fmt.Sprintf("libc.so.6(GLIBC_2.%d)(64bit)", oldestGlibc))
 }
 
 // payloadSize is the tag of the unpacked payload's size, RPMSIGTAG_PAYLOADSIZE of rpm's rpmtag.h. The library adds up the files only;

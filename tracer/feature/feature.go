@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -114,8 +115,14 @@ func kernelTypes() error {
 	return err
 }
 
+// ErrProcessor means that a feature is used on other processors only.
+var ErrProcessor = errors.New("not used on this processor")
+
 // readsInPlace also fails if the kernel has the features but its memory cannot be found.
 func readsInPlace() error {
+	if runtime.GOARCH != "amd64" {
+		return fmt.Errorf("%w: %w", ErrMissing, ErrProcessor)
+	}
 	_, err := directmap.Find(btf.NewCache())
 	var refused *ebpf.VerifierError
 	if errors.Is(err, directmap.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
