@@ -88,9 +88,11 @@ var rules = []Rule{
 	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, sayCached},
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
+	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
+		"pass a function that does not refer to it")},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
-	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset() that is not called: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
+	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
 	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
 		"set .grad = None after each step")},
 	{"chain", isChain, sayChain},
@@ -183,6 +185,11 @@ func sayCached(e *Evidence) string {
 		return fmt.Sprintf("the cache of %s() keeps up to %d calls%s: give functools.lru_cache a smaller maxsize", name, e.Facts.Most, arguments)
 	}
 	return fmt.Sprintf("the cache of %s() keeps every call so far%s: give functools.lru_cache a smaller maxsize", name, arguments)
+}
+
+// isFinalizer: a callback that weakref.finalize keeps until its object is freed is a method of an object.
+func isFinalizer(e *Evidence) bool {
+	return strings.Contains(e.Holder, "weakref.finalize._registry") && strings.Contains(e.Holder, ".func.__self__")
 }
 
 func isBounded(e *Evidence) bool {

@@ -109,10 +109,18 @@ var proofs = map[string]struct {
 	},
 	"metric": {
 		is:   Evidence{Holder: "main() local task.quality.preds[0..229]", Facts: Facts{Reset: "main() local task.quality"}},
-		says: "task.quality has a reset() that is not called",
+		says: "task.quality has a reset(), which was not called in this time",
 		not: map[string]Evidence{
 			"no reset":    {Holder: "task.quality.preds[0..229]"},
 			"one element": {Holder: "task.quality.total", Facts: Facts{Reset: "task.quality"}},
+		},
+	},
+	"finalize": {
+		is:   Evidence{Holder: "weakref.finalize._registry[105 keys].func.__self__.kv[0..1]"},
+		says: "pass a function that does not refer to it",
+		not: map[string]Evidence{
+			"an argument":      {Holder: "weakref.finalize._registry[105 keys].args[0]"},
+			"another registry": {Holder: "bus._registry[105 keys].func.__self__.kv"},
 		},
 	},
 	"gradient": {

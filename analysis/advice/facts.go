@@ -20,12 +20,14 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 	}
 	key := varpath.Key(holder)
 	var out Facts
+	each := map[string]uint64{} // by part of an element: "replay[0..9].state" and "replay[0..9].action"
 	first := true
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if varpath.Key(name) != key && !varpath.Within(name, holder) {
 			continue
 		}
 		f := all[name]
+		each[varpath.Key(name)] = max(each[varpath.Key(name)], f.Each)
 		if first {
 			out, first = f, false
 			continue
@@ -42,6 +44,10 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		if out.Category != f.Category {
 			out.Category = ""
 		}
+	}
+	out.Each = 0
+	for _, bytes := range each {
+		out.Each += bytes
 	}
 	out.Cache = out.Cache && strings.Contains(holder, ".cache")
 	return out

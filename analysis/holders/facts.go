@@ -128,14 +128,19 @@ func (c *bounded) grows() bool {
 
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
 func (g *gathered) bounds() {
-	var length, most uint64
+	var length, most, bytes, elements uint64
 	for _, c := range g.bounded {
 		if !c.grows() {
 			return
 		}
-		length, most = length+c.length, most+c.most
+		length, most, elements = length+c.length, most+c.most, elements+uint64(len(c.elements))
+		for _, b := range c.elements {
+			bytes += b
+		}
 	}
-	g.Length, g.Most = length, most
+	if g.Length, g.Most = length, most; elements > 0 {
+		g.Each = bytes / elements
+	}
 }
 
 // leastNodes is how many nodes of autograd in a row are worth a word.

@@ -3,7 +3,6 @@
 package leaks
 
 import (
-	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -15,7 +14,8 @@ import (
 type Bound struct {
 	Length uint64 // elements when the containers were read
 	Most   uint64 // elements that they can hold
-	Full   uint64 // bytes of the finding's blocks when they hold that many, at the size that an element has now
+	Full   uint64 // bytes when they hold that many, at the size that an element has now
+	more   uint64 // bytes of these that are still to come
 }
 
 // Bound returns the bound of what holds the blocks of a finding; nil: no bound is known, or it is reached.
@@ -25,7 +25,13 @@ func (f *Finding) Bound() *Bound {
 		return nil
 	}
 	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
-	return &Bound{length, most, uint64(read / float64(length) * float64(most))}
+	each := float64(f.proof.facts.Each)                                                  // of the blocks from before the attach, too
+	if each == 0 {                                                                       // a recording that does not have it
+		each = read / float64(length)
+	}
+	full := each * float64(most)
+	more := max(0, full-each*float64(length)-(float64(f.LiveBytes)-read))
+	return &Bound{length, most, uint64(full), uint64(more)}
 }
 
 // isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
@@ -58,7 +64,7 @@ func (r *Report) filling(all []Finding, o *Options) []Finding {
 	bounded := func(f *Finding) bool { return f.Bound() != nil }
 	for i := range all {
 		if f := &all[i]; bounded(f) {
-			more[f.Device] += math.Max(0, float64(f.Bound().Full)-float64(f.LiveBytes))
+			more[f.Device] += float64(f.Bound().more)
 		}
 	}
 	return slices.DeleteFunc(all, func(f Finding) bool {

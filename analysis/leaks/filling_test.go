@@ -24,20 +24,23 @@ func TestFilling(t *testing.T) {
 			proof: proof{facts: advice.Facts{Length: 15, Most: 100}}}
 	}
 	full, unread, free := one(first), one(first), Finding{Device: first, Layer: event.LayerTorch, LiveBytes: mib, LiveBlocks: 1}
+	older := one(first) // 15 of 45 elements are from before the attach, and of the same size
+	older.proof.facts.Length, older.proof.facts.Each = 45, 2*mib
 	full.proof.facts.Length, unread.Newer = 100, 20
 	for name, c := range map[string]struct {
 		all               []Finding
 		free              map[event.Device]uint64
 		findings, filling int
 	}{
-		"fits":               {[]Finding{one(first)}, map[event.Device]uint64{first: 80 * mib}, 0, 1},
-		"does not fit":       {[]Finding{one(first)}, map[event.Device]uint64{first: 79 * mib}, 1, 0},
-		"two do not fit":     {[]Finding{one(first), one(first)}, map[event.Device]uint64{first: 159 * mib}, 2, 0},
-		"on two devices":     {[]Finding{one(first), one(second)}, map[event.Device]uint64{first: 80 * mib, second: 79 * mib}, 1, 1},
-		"not known":          {[]Finding{one(first)}, nil, 0, 1},
-		"without a bound":    {[]Finding{free, one(first)}, nil, 1, 1},
-		"full":               {[]Finding{full}, nil, 1, 0},
-		"newer than reading": {[]Finding{unread}, nil, 1, 0},
+		"fits":                {[]Finding{one(first)}, map[event.Device]uint64{first: 80 * mib}, 0, 1},
+		"does not fit":        {[]Finding{one(first)}, map[event.Device]uint64{first: 79 * mib}, 1, 0},
+		"two do not fit":      {[]Finding{one(first), one(first)}, map[event.Device]uint64{first: 159 * mib}, 2, 0},
+		"on two devices":      {[]Finding{one(first), one(second)}, map[event.Device]uint64{first: 80 * mib, second: 79 * mib}, 1, 1},
+		"not known":           {[]Finding{one(first)}, nil, 0, 1},
+		"without a bound":     {[]Finding{free, one(first)}, nil, 1, 1},
+		"with older elements": {[]Finding{older}, map[event.Device]uint64{first: 79 * mib}, 1, 0},
+		"full":                {[]Finding{full}, nil, 1, 0},
+		"newer than reading":  {[]Finding{unread}, nil, 1, 0},
 	} {
 		r := &Report{}
 		left := r.filling(c.all, &Options{Free: c.free})
@@ -48,7 +51,7 @@ func TestFilling(t *testing.T) {
 			require.Equal(t, left[i].Bound() != nil, strings.Contains(left[i].Advice(), bounded), name)
 		}
 		for i := range r.Filling {
-			require.Equal(t, &Bound{15, 100, 100 * mib}, r.Filling[i].Bound(), name)
+			require.Equal(t, &Bound{15, 100, 100 * mib, 80 * mib}, r.Filling[i].Bound(), name)
 		}
 	}
 }

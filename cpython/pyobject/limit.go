@@ -87,7 +87,7 @@ func (s *limitSearch) scope(at uint64) {
 	}
 }
 
-// best is the limit; 0 if there is none, or several.
+// best is the limit; 0 if no function tells one, or several do.
 func (s *limitSearch) best() uint64 {
 	var hinted, named, constant []uint64
 	for _, f := range s.functions {

@@ -64,7 +64,8 @@ def push_few(x):
 main = sys.modules["__main__"]
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
     [main, ring, "ring", 40, 300], [main, few, "few", 40, 120], [main, held, "held", 0, 0]]
-print(json.dumps({"limits": [[id(o), id(c), name, n, most] for o, c, name, n, most in limits], "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
+print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
+    "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
     "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
     "dicts": [{"id": id(d), "pairs": [[id(k), id(v)] for k, v in d.items()]} for d in (texts, numbers)],
     "sequences": [{"id": id(l), "items": [id(v) for v in l]} for l in sequences], "small": id(held),

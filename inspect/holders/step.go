@@ -82,7 +82,7 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 	return s
 }
 
-// limited is the length of a container and its limit; 0: there is none.
+// limited is the length of a container and its limit; 0: no limit is known.
 type limited struct{ length, most uint64 }
 
 // limitOf looks at the functions of the class or module of which a container is an attribute.
