@@ -49,6 +49,7 @@ var growths = map[string]growth{
 	"instruct_session":      {65536, []float64{1, 4}, "torch.cat(", []string{"session", "past_key_values"}},
 	"kept_exceptions":       {78643.2, []float64{1.25}, "", []string{"failures"}},
 	"mcts_cycles":           {3407872, nil, "planes = torch.roll(", []string{"garbage Node.planes", "gc.collect()"}},
+	"momentum_queue":        {327680, nil, "keys = self.encoder(", []string{"learner.queue", ".detach()"}},
 	"neighbour_table":       {81920, nil, "", []string{"sampler", "features"}},
 	"parameter_search":      {217093.333, nil, "", []string{"trials"}},
 	"pending_tasks":         {131072, nil, "response = ", []string{"response"}},
@@ -122,6 +123,7 @@ var steadies = map[string][]string{
 	"filling_replay":      nil,
 	"prefix_cache":        nil,
 	"snapshot_ensemble":   nil,
+	"tenant_cache":        {"fills", "of at most 384 elements"},
 	"tile_cache":          nil,
 }
 
@@ -135,6 +137,7 @@ var twinless = map[string]string{
 	"curriculum":         "it is healthy itself",
 	"epoch_streams":      "it has none",
 	"filling_replay":     "it is healthy itself",
+	"tenant_cache":       "it is healthy itself",
 	"outlier_document":   "it has none",
 	"prefix_cache":       "it is healthy itself",
 	"stage_router":       "it has none",

@@ -22,7 +22,8 @@ type gathered struct {
 // bounded is a container that can hold no more than a number of elements.
 type bounded struct {
 	length, most uint64
-	elements     map[uint64]uint64 // bytes of the blocks that an element holds, by its address
+	elements     map[uint64]uint64  // bytes of the blocks that an element holds, by its address
+	blocks       map[[2]uint64]bool // what was counted, by element and address: a block can also be found at a place of the program
 }
 
 // Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
@@ -79,7 +80,7 @@ func (g *gathered) add(b *scan.Block) {
 			}
 		}
 		if s.Most > 0 && i+1 < len(b.Path) {
-			g.bound(s, b.Path[i+1].Addr, b.Size)
+			g.bound(s, b.Path[i+1].Addr, b)
 		}
 		if s.Resets && i+1 < len(b.Path) {
 			reset = b.Path[:i+1].String()
@@ -100,13 +101,16 @@ func (g *gathered) hook(object scan.Path, number int64) {
 }
 
 // bound takes a block of an element of a container with a bound.
-func (g *gathered) bound(container *scan.Step, element, size uint64) {
+func (g *gathered) bound(container *scan.Step, element uint64, b *scan.Block) {
 	c := g.bounded[container.Addr]
 	if c == nil {
-		c = &bounded{container.Length, container.Most, map[uint64]uint64{}}
+		c = &bounded{container.Length, container.Most, map[uint64]uint64{}, map[[2]uint64]bool{}}
 		g.bounded[container.Addr] = c
 	}
-	c.elements[element] += size
+	if k := [2]uint64{element, b.Addr}; !c.blocks[k] {
+		c.blocks[k] = true
+		c.elements[element] += b.Size
+	}
 }
 
 // The elements of a container are alike if at least 1/fewElements of them hold blocks, and none holds more than muchElement times

@@ -189,7 +189,8 @@ func (a *Recheck) root(n uint32) bool {
 		k.code = w.frames[o.aux].Code
 		if a.running != nil {
 			f, ok := a.t.Heap().Activation(a.t.Image(), k.addr&^1)
-			return ok && f.Code == k.code && a.runs(k.addr&^1)
+			// A coroutine that ran when the copy was made can be suspended by now: its variables are what they were.
+			return ok && f.Code == k.code && (a.runs(k.addr&^1) || a.t.Heap().Suspended(a.t.Image(), k.addr&^1))
 		}
 	case RootNative, RootGarbage:
 		if a.w.t.IsNative(k.addr) {
