@@ -143,7 +143,7 @@ func (h *Heap) OfGenerator(img Image, frame uint64) bool {
 	return h.objects.frameOwner != cpython.NoField && owner(img, frame, h.objects) == ownerGenerator
 }
 
-// Suspended reports whether a frame is that of a generator or coroutine that does not run, and has not ended. To 3.10 that is not known.
+// Suspended reports whether a frame belongs to a generator or coroutine that does not run, and has not ended. To 3.10 that is not known.
 func (h *Heap) Suspended(img Image, frame uint64) bool {
 	l := h.objects
 	return l.generatorState != cpython.NoField && h.OfGenerator(img, frame) && h.suspended(img, frame-uint64(l.generatorFrame))
