@@ -174,21 +174,28 @@ func boundFile(p *process.Process, maps []process.Mapping) *process.Mapping {
 	return nil
 }
 
-// boundAddress is the address of one of boundNames that a mapped library refers to; 0: none.
-func boundAddress(p *process.Process, m *process.Mapping) uint64 {
+// openMapped opens a mapped file and says what to add to its addresses; nil: it cannot be read. done closes it.
+func openMapped(p *process.Process, m *process.Mapping) (o *object, bias uint64, done func()) {
 	f, err := p.OpenFile(m)
 	if err != nil {
+		return nil, 0, nil
+	}
+	if o, err = newObject(f); err == nil {
+		if bias, ok := o.bias(m.Start, m.Offset); ok {
+			return o, bias, func() { f.Close() }
+		}
+	}
+	f.Close()
+	return nil, 0, nil
+}
+
+// boundAddress is the address of one of boundNames that a mapped library refers to; 0: none.
+func boundAddress(p *process.Process, m *process.Mapping) uint64 {
+	o, bias, done := openMapped(p, m)
+	if o == nil {
 		return 0
 	}
-	defer f.Close()
-	o, err := newObject(f)
-	if err != nil {
-		return 0
-	}
-	bias, ok := o.bias(m.Start, m.Offset)
-	if !ok {
-		return 0
-	}
+	defer done()
 	for _, at := range o.references(boundNames) {
 		if v, err := process.Uint64(p, at+bias); err == nil && v != 0 {
 			return v

@@ -62,21 +62,16 @@ func findThreadABI(p *process.Process, machine elf.Machine) (threadABI, error) {
 
 // wordOf reads an unsigned int that a mapped file exports; 0: it cannot be read.
 func wordOf(p *process.Process, m *process.Mapping, name string) uint32 {
-	f, err := p.OpenFile(m)
-	if err != nil {
+	o, bias, done := openMapped(p, m)
+	if o == nil {
 		return 0
 	}
-	defer f.Close()
-	o, err := newObject(f)
-	if err != nil {
-		return 0
-	}
+	defer done()
 	symbol, ok := o.find(name)
-	bias, mapped := o.bias(m.Start, m.Offset)
-	var b [4]byte
-	if !ok || !mapped {
+	if !ok {
 		return 0
 	}
+	var b [4]byte
 	if _, err := p.ReadAt(b[:], symbol.addr+bias); err != nil {
 		return 0
 	}

@@ -19,7 +19,41 @@ var limitWords = []string{"bound", "cap", "keep", "len", "limit", "max", "size",
 // maxFunctions bounds the functions of a class or module that are looked at.
 const maxFunctions = 512
 
-// Limit returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
+// Limits finds the limits that the functions of a class or module keep containers within. What it has read is kept: a class can have a
+// thousand instances, and a container many elements.
+type Limits struct {
+	heap   *Heap
+	image  Image
+	scopes map[uint64]*limitScope
+	found  map[uint64]limitFound // by container
+}
+
+// limitFound is the length of a container and its limit; ok is false: none is known.
+type limitFound struct {
+	length, most uint64
+	ok           bool
+}
+
+// limitScope is what a class or module says about limits.
+type limitScope struct {
+	values    []Ref // its attributes; nil if no function changes a container by its length
+	functions []limitFunction
+}
+
+// limitFunction is a function that asks for len() and changes a container.
+type limitFunction struct {
+	names     []uint64 // that it uses, but for its local variables (co_names): the interpreter has one string of each
+	texts     []string // of the names
+	constants []uint64 // co_consts
+	globals   uint64   // the dictionary of its module
+}
+
+// NewLimits reads classes and modules from an image.
+func (h *Heap) NewLimits(img Image) *Limits {
+	return &Limits{heap: h, image: img, scopes: map[uint64]*limitScope{}, found: map[uint64]limitFound{}}
+}
+
+// Of returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
 // the number up to which the functions there let it grow. Such a function asks for len(), names the container, changes one, and names
 // a number above its length, as an attribute of the object, of its class, or of the module, or as a constant:
 //
@@ -27,26 +61,40 @@ const maxFunctions = 512
 //	    self.cache.popitem(last=False)
 //
 // ok is false if no function does so, or it is not clear which number is meant.
-func (h *Heap) Limit(img Image, owner, container uint64, name string) (length, most uint64, ok bool) {
-	t, class := h.TypeOf(img, container), h.TypeOf(img, owner)
+func (l *Limits) Of(owner, container uint64, name string) (length, most uint64, ok bool) {
+	f, known := l.found[container]
+	if !known {
+		f.length, f.most, f.ok = l.find(owner, container, name)
+		l.found[container] = f
+	}
+	return f.length, f.most, f.ok
+}
+
+func (l *Limits) find(owner, container uint64, name string) (length, most uint64, ok bool) {
+	t, class := l.heap.TypeOf(l.image, container), l.heap.TypeOf(l.image, owner)
 	switch {
 	case t == nil || class == nil || name == "":
 		return 0, 0, false
 	case t.kind == kindList:
-		length = h.word(img, container, objectSize)
+		length = l.heap.word(l.image, container, objectSize)
 	case t.kind == kindDict:
-		length = h.word(img, container, dictUsed)
+		length = l.heap.word(l.image, container, dictUsed)
 	default:
 		return 0, 0, false
 	}
-	s := &limitSearch{h: h, img: img, name: name, length: length}
+	s := limitSearch{Limits: l, length: length}
 	if class.kind == kindModule {
-		s.scope(owner)
+		s.add(owner, name)
 	} else {
-		s.instance(owner, class)
 		for c := class; c != nil && c.Heap(); c = c.Base {
-			s.scope(c.Addr)
+			s.add(c.Addr, name)
 		}
+	}
+	if len(s.functions) == 0 {
+		return 0, 0, false
+	}
+	if class.kind != kindModule {
+		s.values = append(l.instance(owner, class), s.values...)
 	}
 	if most = s.best(); most == 0 {
 		return 0, 0, false
@@ -54,58 +102,85 @@ func (h *Heap) Limit(img Image, owner, container uint64, name string) (length, m
 	return length, most, true
 }
 
-// limitSearch looks for the limit of a container.
-type limitSearch struct {
-	h         *Heap
-	img       Image
-	name      string // of the container
-	length    uint64
-	values    []Ref    // attributes of the object, its class and the module; the first of a name counts
-	functions []uint64 // of the class or module
+// scope reads a class or module, once.
+func (l *Limits) scope(at uint64) *limitScope {
+	s := l.scopes[at]
+	if s != nil {
+		return s
+	}
+	s = &limitScope{}
+	l.scopes[at] = s
+	all := l.heap.Namespace(l.image, at)
+	seen := 0
+	for _, r := range all {
+		if t := l.heap.TypeOf(l.image, r.Target); t == nil || t.kind != kindFunction {
+			continue
+		}
+		if seen++; seen > maxFunctions {
+			break
+		}
+		f := limitFunction{globals: l.image.Word(r.Target + uint64(l.heap.objects.functionGlobals))}
+		f.names, f.constants = l.heap.codeNames(l.image, r.Target)
+		for _, n := range f.names {
+			f.texts = append(f.texts, l.heap.Text(l.image, n))
+		}
+		if slices.Contains(f.texts, "len") && slices.ContainsFunc(f.texts, isChanger) {
+			s.functions = append(s.functions, f)
+		}
+	}
+	if len(s.functions) > 0 {
+		s.values = all
+	}
+	return s
 }
 
-// instance takes the attributes of an object.
-func (s *limitSearch) instance(object uint64, t *Type) {
-	for _, r := range s.h.References(s.img, nil, object, t) {
+// instance lists the attributes of an object that is no module.
+func (l *Limits) instance(object uint64, t *Type) (out []Ref) {
+	for _, r := range l.heap.References(l.image, nil, object, t) {
 		switch r.Kind {
 		case RefAttribute:
-			s.values = append(s.values, r)
+			out = append(out, r)
 		case RefDict:
-			s.values = append(s.values, s.h.dict(s.img, nil, r.Target)...)
+			out = append(out, l.heap.dict(l.image, nil, r.Target)...)
 		}
 	}
+	return out
 }
 
-// scope takes the attributes of a class or module, and its functions.
-func (s *limitSearch) scope(at uint64) {
-	all := s.h.Namespace(s.img, at)
-	s.values = append(s.values, all...)
-	for _, r := range all {
-		if t := s.h.TypeOf(s.img, r.Target); t != nil && t.kind == kindFunction && len(s.functions) < maxFunctions {
-			s.functions = append(s.functions, r.Target)
+// limitSearch looks for the limit of one container.
+type limitSearch struct {
+	*Limits
+	length    uint64
+	values    []Ref           // attributes of the object, its class and the module; the first of a name counts
+	functions []limitFunction // that name the container
+}
+
+// add takes the functions of a class or module that name the container.
+func (s *limitSearch) add(at uint64, name string) {
+	scope := s.scope(at)
+	for _, f := range scope.functions {
+		if slices.Contains(f.texts, name) {
+			s.functions = append(s.functions, f)
 		}
 	}
+	s.values = append(s.values, scope.values...)
 }
 
 // best is the limit; 0 if no function tells one, or several do.
 func (s *limitSearch) best() uint64 {
 	var hinted, named, constant []uint64
 	for _, f := range s.functions {
-		names, constants := s.h.codeNames(s.img, f)
-		if !slices.Contains(names, "len") || !slices.Contains(names, s.name) || !slices.ContainsFunc(names, isChanger) {
-			continue
-		}
-		for _, n := range names {
-			v := s.above(s.value(f, n))
+		for i := range f.names {
+			v, text := s.above(s.value(&f, i)), strings.ToLower(f.texts[i])
 			switch {
 			case v == 0:
-			case slices.ContainsFunc(limitWords, func(w string) bool { return strings.Contains(strings.ToLower(n), w) }):
+			case slices.ContainsFunc(limitWords, func(w string) bool { return strings.Contains(text, w) }):
 				hinted = append(hinted, v)
 			default:
 				named = append(named, v)
 			}
 		}
-		for _, c := range constants {
+		for _, c := range f.constants {
 			if v := s.above(c); v > 0 {
 				constant = append(constant, v)
 			}
@@ -127,15 +202,15 @@ func (s *limitSearch) best() uint64 {
 func isChanger(name string) bool { return slices.Contains(changers, name) }
 
 // value is what a name means in a function: an attribute, or a global variable of its module. 0: nothing that is known.
-func (s *limitSearch) value(function uint64, name string) uint64 {
-	is := func(r Ref) bool { return s.h.Text(s.img, r.Aux) == name }
+func (s *limitSearch) value(f *limitFunction, name int) uint64 {
+	is := func(r Ref) bool { return r.Aux == f.names[name] }
 	if i := slices.IndexFunc(s.values, is); i >= 0 {
 		return s.values[i].Target
 	}
-	if !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) { // a method, mostly; constants are in capitals
+	if !strings.ContainsFunc(f.texts[name], func(r rune) bool { return r >= 'A' && r <= 'Z' }) { // a method, mostly; constants are in capitals
 		return 0
 	}
-	globals := s.h.dict(s.img, nil, s.img.Word(function+uint64(s.h.objects.functionGlobals)))
+	globals := s.heap.dict(s.image, nil, f.globals)
 	if i := slices.IndexFunc(globals, is); i >= 0 {
 		return globals[i].Target
 	}
@@ -147,7 +222,7 @@ func (s *limitSearch) above(object uint64) uint64 {
 	if object == 0 {
 		return 0
 	}
-	v, ok := s.h.Int(s.img, object)
+	v, ok := s.heap.Int(s.image, object)
 	if !ok || v <= int64(s.length) || v > maxSequence {
 		return 0
 	}
@@ -155,7 +230,7 @@ func (s *limitSearch) above(object uint64) uint64 {
 }
 
 // codeNames lists the names that a function uses, but for its local variables, and its constants (co_names, co_consts).
-func (h *Heap) codeNames(img Image, function uint64) (names []string, constants []uint64) {
+func (h *Heap) codeNames(img Image, function uint64) (names, constants []uint64) {
 	code := img.Word(function + uint64(h.objects.functionCode))
 	t := h.TypeOf(img, code)
 	if t == nil || t.Name != "code" {
@@ -164,9 +239,7 @@ func (h *Heap) codeNames(img Image, function uint64) (names []string, constants 
 	for _, m := range t.members {
 		switch cText(img, m.name) {
 		case "co_names":
-			for _, e := range h.elements(img, img.Word(code+m.offset)) {
-				names = append(names, h.Text(img, e))
-			}
+			names = h.elements(img, img.Word(code+m.offset))
 		case "co_consts":
 			constants = h.elements(img, img.Word(code+m.offset))
 		}

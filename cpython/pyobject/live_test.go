@@ -246,13 +246,14 @@ func (s *saidLimit) UnmarshalJSON(b []byte) error {
 func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	t.Helper()
 	require.Len(t, s.Limits, 6)
+	limits := h.NewLimits(img)
 	for _, l := range s.Limits {
-		length, most, ok := h.Limit(img, l.owner, l.container, l.name)
+		length, most, ok := limits.Of(l.owner, l.container, l.name)
 		if require.Equal(t, l.most > 0, ok, "%s: %d", l.name, most); ok {
 			require.Equal(t, []uint64{l.length, l.most}, []uint64{length, most}, l.name)
 		}
 	}
-	_, _, ok := h.Limit(img, 8, s.Kept, "kept")
+	_, _, ok := limits.Of(8, s.Kept, "kept")
 	require.False(t, ok, "no object")
 }
 

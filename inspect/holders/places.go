@@ -153,8 +153,7 @@ func (p *proof) hold(out []held, slots []*objgraph.Holder) []held {
 		if !p.burst() {
 			continue
 		}
-		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
-		first.Pair(second)
+		first, second := p.shown()
 		open = slices.DeleteFunc(open, func(h *objgraph.Holder) bool {
 			x, ok := p.a.look(first, h)
 			if y, again := p.a.look(second, h); !ok || !again || x != y {
@@ -236,8 +235,7 @@ func (p *proof) saved(h *held) map[int]savedBy {
 			continue
 		}
 		now := time.Now()
-		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
-		first.Pair(second)
+		first, second := p.shown()
 		out, again := p.savedAbove(first, h, nil), p.savedAbove(second, h, nil)
 		maps.DeleteFunc(out, func(block int, s savedBy) bool { return again[block].node != s.node || again[block].aux != s.aux })
 		if len(out) > 0 {

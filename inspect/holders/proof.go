@@ -114,8 +114,7 @@ func (p *proof) group(claims []claim) []claim {
 			continue
 		}
 		now := time.Now()
-		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
-		first.Pair(second)
+		first, second := p.shown()
 		open = slices.DeleteFunc(open, func(c claim) bool {
 			if !p.a.stands(first, &c) || !p.a.stands(second, &c) {
 				return false
@@ -129,6 +128,13 @@ func (p *proof) group(claims []claim) []claim {
 		}
 	}
 	return open
+}
+
+// shown is what the two bursts show, as readings that help each other.
+func (p *proof) shown() (first, second *objgraph.Recheck) {
+	first, second = p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
+	first.Pair(second)
+	return first, second
 }
 
 // look follows paths once, to learn which pages they need.

@@ -73,8 +73,7 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 			if length, most, ok := h.Bounded(r.im, to); ok {
 				s.Length, s.Most = length, most
 			} else {
-				l := r.limitOf(from, to, s.Name)
-				s.Length, s.Most = l.length, l.most
+				s.Length, s.Most = r.limitOf(from, to, s.Name)
 			}
 		}
 	}
@@ -82,28 +81,22 @@ func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) S
 	return s
 }
 
-// limited is the length of a container and its limit; 0: no limit is known.
-type limited struct{ length, most uint64 }
-
-// limitOf looks at the functions of the class or module of which a container is an attribute.
-func (r *reading) limitOf(from, to uint64, name string) limited {
-	known, seen := r.limits[to]
-	if !seen && from != 0 && from&1 == 0 {
-		h, owner := r.torch.Heap(), from
-		if n, found := r.graph.Number(from); found && r.typeName(from) == "dict" { // of an object, if it is one's
-			if p, below := r.graph.Parent(n); below {
-				owner = r.graph.Addr(p)
-			}
+// limitOf looks at the functions of the class or module of which a container is an attribute; most is 0 if they tell no limit.
+func (r *reading) limitOf(from, to uint64, name string) (length, most uint64) {
+	owner := from
+	if n, found := r.graph.Number(from); found && r.typeName(from) == "dict" { // of an object, if it is one's
+		if p, below := r.graph.Parent(n); below {
+			owner = r.graph.Addr(p)
 		}
-		if owner&1 == 0 {
-			known.length, known.most, _ = h.Limit(r.im, owner, to, name)
-		}
-		if r.limits == nil {
-			r.limits = map[uint64]limited{}
-		}
-		r.limits[to] = known
 	}
-	return known
+	if owner == 0 || owner&1 != 0 {
+		return 0, 0
+	}
+	if r.limits == nil {
+		r.limits = r.torch.Heap().NewLimits(r.im)
+	}
+	length, most, _ = r.limits.Of(owner, to, name)
+	return length, most
 }
 
 func cutText(s string) string {
