@@ -16,8 +16,12 @@ type gathered struct {
 	hooks      map[string]map[int64]bool // by the way to the object that has them: the numbers of their handles
 	categories map[string]uint64         // bytes
 	bounded    map[uint64]*bounded       // containers with a bound, by address
-	slices     int                       // blocks that are shown in part, less those that are shown as a whole or of which it is not known
+	elements   heldElements
+	slices     int // blocks that are shown in part, less those that are shown as a whole or of which it is not known
 }
+
+// heldElements are the elements with blocks of each container, whatever the blocks are called: two paths can lead to one container.
+type heldElements map[uint64]map[uint64]bool
 
 // bounded is a container that can hold no more than a number of elements.
 type bounded struct {
@@ -28,7 +32,7 @@ type bounded struct {
 
 // Facts are what the report says about holders beside their names, by name; holders about which it says nothing are left out.
 func (h *Index) Facts() map[string]figures.HolderFacts {
-	all := map[string]*gathered{}
+	all, elements := map[string]*gathered{}, heldElements{}
 	for i := range h.owners {
 		b := h.block(i)
 		if len(b.Path) == 0 {
@@ -36,7 +40,7 @@ func (h *Index) Facts() map[string]figures.HolderFacts {
 		}
 		g := all[h.owners[i]]
 		if g == nil {
-			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}, bounded: map[uint64]*bounded{}}
+			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}, bounded: map[uint64]*bounded{}, elements: elements}
 			all[h.owners[i]] = g
 		}
 		g.add(b)
@@ -107,6 +111,10 @@ func (g *gathered) bound(container *scan.Step, element uint64, b *scan.Block) {
 		c = &bounded{container.Length, container.Most, map[uint64]uint64{}, map[[2]uint64]bool{}}
 		g.bounded[container.Addr] = c
 	}
+	if g.elements[container.Addr] == nil {
+		g.elements[container.Addr] = map[uint64]bool{}
+	}
+	g.elements[container.Addr][element] = true
 	if k := [2]uint64{element, b.Addr}; !c.blocks[k] {
 		c.blocks[k] = true
 		c.elements[element] += b.Size
@@ -120,21 +128,22 @@ const (
 	muchElement = 4
 )
 
-// grows reports whether memory in the container grows by its elements: all are alike, and none of them grows by itself.
-func (c *bounded) grows() bool {
+// grows reports whether memory in the container grows by its elements: all are alike, and none of them grows by itself. held is how
+// many hold blocks, whatever these are called.
+func (c *bounded) grows(held uint64) bool {
 	var sum, most uint64
 	for _, bytes := range c.elements {
 		sum, most = sum+bytes, max(most, bytes)
 	}
 	n := uint64(len(c.elements))
-	return n > 1 && fewElements*n >= c.length && most*n <= muchElement*sum
+	return n > 1 && fewElements*held >= c.length && most*n <= muchElement*sum
 }
 
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
 func (g *gathered) bounds() {
 	var length, most, bytes, elements uint64
-	for _, c := range g.bounded {
-		if !c.grows() {
+	for at, c := range g.bounded {
+		if !c.grows(uint64(len(g.elements[at]))) {
 			return
 		}
 		length, most, elements = length+c.length, most+c.most, elements+uint64(len(c.elements))

@@ -79,3 +79,20 @@ func TestFacts(t *testing.T) {
 		}
 	}
 }
+
+// TestFactsOfTwoNames: a container to which two paths lead has a bound by each of them, though each has less than half of the elements.
+func TestFactsOfTwoNames(t *testing.T) {
+	var blocks []scan.Block
+	for i, owner := range []string{"service", "handler", "service", "handler", "service", "handler"} {
+		items, element := attribute("items"), index(int64(i))
+		items.Addr, items.Length, items.Most, element.Addr = 0x1000, 7, 100, uint64(0x2000+16*i)
+		b := held(1, scan.CategoryTensor, route(mainModule(), attribute(owner), items, element))
+		b.Size = 512
+		blocks = append(blocks, b)
+	}
+	facts := New(&scan.Report{Blocks: blocks}).Facts()
+	require.Len(t, facts, 2)
+	for name, f := range facts {
+		require.Equal(t, figures.HolderFacts{Length: 7, Most: 100, Each: 512}, f, name)
+	}
+}

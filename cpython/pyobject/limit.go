@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// changers are names of methods that change a container, and of functions that find its first element. A method of a class that asks for
-// the length of a container and uses one of them keeps the container within a limit, or at least can.
-var changers = []string{
-	"add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "next", "pop", "popitem", "popleft", "remove",
-}
+// removers are methods that take elements out of a container, and a function that finds the first one.
+var removers = []string{"clear", "discard", "move_to_end", "next", "pop", "popitem", "popleft", "remove"}
 
-// limitWords are in the names that programs give to a limit.
-var limitWords = []string{"bound", "cap", "keep", "len", "limit", "max", "size", "window"}
+// limitWords are in the names that programs give to a limit, capacityWords in those that can mean nothing else. A function that removes
+// nothing, as one that overwrites the oldest element, must use one of the latter: max_steps is no limit of what is kept.
+var (
+	limitWords    = []string{"bound", "cap", "limit", "max"}
+	capacityWords = []string{"capacity", "max_size", "maxlen", "maxsize"}
+)
 
 // maxFunctions bounds the functions of a class or module that are looked at.
 const maxFunctions = 512
@@ -36,16 +37,16 @@ type limitFound struct {
 
 // limitScope is what a class or module says about limits.
 type limitScope struct {
-	values    []Ref // its attributes; nil if no function changes a container by its length
+	values    []Ref // its attributes; nil if no function asks for len()
 	functions []limitFunction
 }
 
-// limitFunction is a function that asks for len() and changes a container.
+// limitFunction is a function that asks for len().
 type limitFunction struct {
-	names     []uint64 // that it uses, but for its local variables (co_names): the interpreter has one string of each
-	texts     []string // of the names
-	constants []uint64 // co_consts
-	globals   uint64   // the dictionary of its module
+	names   []uint64 // that it uses, but for its local variables (co_names): the interpreter has one string of each
+	texts   []string // of the names
+	globals uint64   // the dictionary of its module
+	removes bool     // it uses a remover
 }
 
 // NewLimits reads classes and modules from an image.
@@ -53,24 +54,25 @@ func (h *Heap) NewLimits(img Image) *Limits {
 	return &Limits{heap: h, image: img, scopes: map[uint64]*limitScope{}, found: map[uint64]limitFound{}}
 }
 
-// Of returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
-// the number up to which the functions there let it grow. Such a function asks for len(), names the container, changes one, and names
-// a number above its length, as an attribute of the object, of its class, or of the module, or as a constant:
+// Find returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
+// the number up to which the functions there let it grow. Such a function asks for len(), names the container, and names a number above
+// its length by a word for a limit or in capitals: an attribute of the object or of its class, or a global variable. A number that is
+// called otherwise can be a counter, and a growing list would be taken for one that fills.
 //
 //	if len(self.cache) > self.capacity:
 //	    self.cache.popitem(last=False)
 //
 // ok is false if no function does so, or it is not clear which number is meant.
-func (l *Limits) Of(owner, container uint64, name string) (length, most uint64, ok bool) {
+func (l *Limits) Find(owner, container uint64, name string) (length, most uint64, ok bool) {
 	f, known := l.found[container]
 	if !known {
-		f.length, f.most, f.ok = l.find(owner, container, name)
+		f.length, f.most, f.ok = l.search(owner, container, name)
 		l.found[container] = f
 	}
 	return f.length, f.most, f.ok
 }
 
-func (l *Limits) find(owner, container uint64, name string) (length, most uint64, ok bool) {
+func (l *Limits) search(owner, container uint64, name string) (length, most uint64, ok bool) {
 	t, class := l.heap.TypeOf(l.image, container), l.heap.TypeOf(l.image, owner)
 	switch {
 	case t == nil || class == nil || name == "":
@@ -120,11 +122,12 @@ func (l *Limits) scope(at uint64) *limitScope {
 			break
 		}
 		f := limitFunction{globals: l.image.Word(r.Target + uint64(l.heap.objects.functionGlobals))}
-		f.names, f.constants = l.heap.codeNames(l.image, r.Target)
+		f.names = l.heap.codeNames(l.image, r.Target)
 		for _, n := range f.names {
 			f.texts = append(f.texts, l.heap.Text(l.image, n))
 		}
-		if slices.Contains(f.texts, "len") && slices.ContainsFunc(f.texts, isChanger) {
+		if slices.Contains(f.texts, "len") {
+			f.removes = slices.ContainsFunc(f.texts, func(n string) bool { return slices.Contains(removers, n) })
 			s.functions = append(s.functions, f)
 		}
 	}
@@ -168,38 +171,33 @@ func (s *limitSearch) add(at uint64, name string) {
 
 // best is the limit; 0 if no function tells one, or several do.
 func (s *limitSearch) best() uint64 {
-	var hinted, named, constant []uint64
+	var found []uint64
 	for _, f := range s.functions {
 		for i := range f.names {
-			v, text := s.above(s.value(&f, i)), strings.ToLower(f.texts[i])
-			switch {
-			case v == 0:
-			case slices.ContainsFunc(limitWords, func(w string) bool { return strings.Contains(text, w) }):
-				hinted = append(hinted, v)
-			default:
-				named = append(named, v)
+			if !f.isLimit(i) {
+				continue
 			}
-		}
-		for _, c := range f.constants {
-			if v := s.above(c); v > 0 {
-				constant = append(constant, v)
+			if v := s.above(s.value(&f, i)); v > 0 {
+				found = append(found, v)
 			}
 		}
 	}
-	for _, found := range [][]uint64{hinted, named, constant} {
-		slices.Sort(found)
-		switch found = slices.Compact(found); len(found) {
-		case 0:
-		case 1:
-			return found[0]
-		default:
-			return 0
-		}
+	slices.Sort(found)
+	if found = slices.Compact(found); len(found) != 1 {
+		return 0
 	}
-	return 0
+	return found[0]
 }
 
-func isChanger(name string) bool { return slices.Contains(changers, name) }
+// isLimit reports whether a name means a limit.
+func (f *limitFunction) isLimit(name int) bool {
+	text := f.texts[name]
+	lower := strings.ToLower(text)
+	in := func(words []string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(lower, w) })
+	}
+	return in(capacityWords) || f.removes && (in(limitWords) || text != lower && text == strings.ToUpper(text))
+}
 
 // value is what a name means in a function: an attribute, or a global variable of its module. 0: nothing that is known.
 func (s *limitSearch) value(f *limitFunction, name int) uint64 {
@@ -229,20 +227,17 @@ func (s *limitSearch) above(object uint64) uint64 {
 	return uint64(v)
 }
 
-// codeNames lists the names that a function uses, but for its local variables, and its constants (co_names, co_consts).
-func (h *Heap) codeNames(img Image, function uint64) (names, constants []uint64) {
+// codeNames lists the names that a function uses, but for its local variables (co_names).
+func (h *Heap) codeNames(img Image, function uint64) []uint64 {
 	code := img.Word(function + uint64(h.objects.functionCode))
 	t := h.TypeOf(img, code)
 	if t == nil || t.Name != "code" {
-		return nil, nil
+		return nil
 	}
 	for _, m := range t.members {
-		switch cText(img, m.name) {
-		case "co_names":
-			names = h.elements(img, img.Word(code+m.offset))
-		case "co_consts":
-			constants = h.elements(img, img.Word(code+m.offset))
+		if cText(img, m.name) == "co_names" {
+			return h.elements(img, img.Word(code+m.offset))
 		}
 	}
-	return names, constants
+	return nil
 }

@@ -46,12 +46,19 @@ class Cache(dict):
     MOST = 64
     def __init__(self):
         self.capacity, self.batch, self.seen, self.store, self.log, self.parts = 50, 45, 1000, {n: n for n in range(40)}, [1] * 40, [1] * 40
+        self.max_steps, self.losses, self.done, self.open = 500, [1] * 40, 70, [1] * 40
     def put(self, key):
         self.seen += 1
         if len(self.store) > self.capacity:
             self.store.pop(next(iter(self.store)))
     def trim(self):
         while len(self.log) > self.MOST: self.log.pop(0)
+    def step(self):
+        self.losses.append(1)
+        return len(self.losses) % 10 == 0 or self.done > self.max_steps
+    def finish(self):
+        self.done += len(self.open)
+        self.open.pop()
     def sample(self):
         return None if len(self.parts) < self.batch else self.parts[:self.batch]
 cache, ring, few = Cache(), [0] * 40, [0] * 40
@@ -63,7 +70,8 @@ def push_few(x):
     if len(few) > 120: few.pop(0)
 main = sys.modules["__main__"]
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
-    [main, ring, "ring", 40, 300], [main, few, "few", 40, 120], [main, held, "held", 0, 0]]
+    [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
+    [cache, cache.losses, "losses", 40, 0], [cache, cache.open, "open", 40, 0], [main, held, "held", 0, 0]]
 print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
     "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
     "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
@@ -245,15 +253,15 @@ func (s *saidLimit) UnmarshalJSON(b []byte) error {
 // checkLimits reads the limits that the functions of a class or module keep containers within.
 func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	t.Helper()
-	require.Len(t, s.Limits, 6)
+	require.Len(t, s.Limits, 8)
 	limits := h.NewLimits(img)
 	for _, l := range s.Limits {
-		length, most, ok := limits.Of(l.owner, l.container, l.name)
+		length, most, ok := limits.Find(l.owner, l.container, l.name)
 		if require.Equal(t, l.most > 0, ok, "%s: %d", l.name, most); ok {
 			require.Equal(t, []uint64{l.length, l.most}, []uint64{length, most}, l.name)
 		}
 	}
-	_, _, ok := limits.Of(8, s.Kept, "kept")
+	_, _, ok := limits.Find(8, s.Kept, "kept")
 	require.False(t, ok, "no object")
 }
 

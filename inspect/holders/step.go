@@ -95,7 +95,7 @@ func (r *reading) limitOf(from, to uint64, name string) (length, most uint64) {
 	if r.limits == nil {
 		r.limits = r.torch.Heap().NewLimits(r.im)
 	}
-	length, most, _ = r.limits.Of(owner, to, name)
+	length, most, _ = r.limits.Find(owner, to, name)
 	return length, most
 }
 
