@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -151,6 +152,7 @@ func leakOptions(in *Source) *leaks.Options {
 	}
 	o.Ended, o.Facts, o.Garbage = hasEnded(in.End), in.End.HolderFacts, in.End.Garbage.Mostly()
 	if in.End.Held != nil {
+		o.Optimizer = in.Trace.Holds(phases.OptimizerState)
 		o.HolderOf = func(b *heap.Block) string {
 			held, _ := in.Trace.Holder(b)
 			return held.Holder

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -58,9 +59,11 @@ type growth struct {
 	freed   time.Time                      // time of the last reading of the devices
 	held    [][]leaks.Holder               // holder scans, the latest last
 	facts   map[string]figures.HolderFacts // facts that scans found, by name of the holder; nil: none yet
-	blind   bool                           // the last reading of holders failed
-	tries   int                            // number of scans since which the same findings have no holder
-	all     []leaks.Holder                 // holders of the lines in the last scan made for another reason
+	// optimizer: a scan found optimizer state.
+	optimizer bool
+	blind     bool           // the last reading of holders failed
+	tries     int            // number of scans since which the same findings have no holder
+	all       []leaks.Holder // holders of the lines in the last scan made for another reason
 }
 
 // rooms is the free memory and the size of each device, bytes.
@@ -126,7 +129,7 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts, Garbage: g.process.scans.garbage.Figures().Mostly()}
+	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts, Garbage: g.process.scans.garbage.Figures().Mostly(), Optimizer: g.optimizer}
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}
@@ -365,6 +368,7 @@ func (g *growth) keep(h *event.Held) {
 
 // learn adds facts about holders from a scan.
 func (g *growth) learn(j *view.Joined) {
+	g.optimizer = g.optimizer || j != nil && j.Holds(phases.OptimizerState)
 	for name, f := range leaks.Facts(j) {
 		if g.facts == nil {
 			g.facts = map[string]figures.HolderFacts{}
@@ -380,6 +384,7 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	g.learn(joined)
 	o.Facts, o.Garbage = g.facts, g.process.scans.garbage.Figures().Mostly()
 	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)
+	o.Optimizer = g.optimizer
 	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)
 	g.watch.Complete(g.process.heap.Blocks)

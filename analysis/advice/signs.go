@@ -22,6 +22,7 @@ const (
 	Optimizer                    // in a step of a PyTorch optimizer
 	Load                         // torch.load, or a library that loads tensors from a file
 	Gather                       // nn.DataParallel gathers outputs or parameters
+	Backward                     // in a backward pass
 )
 
 // Has reports whether s contains a sign.
@@ -36,6 +37,7 @@ var (
 	}{
 		{"at::autocast::cached_cast", CachedCast},
 		{"torch::autograd::AccumulateGrad::", Gradient},
+		{"torch::autograd::Engine::", Backward},
 	}
 	pythonSigns = []struct {
 		file, function string

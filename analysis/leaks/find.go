@@ -40,6 +40,8 @@ type Options struct {
 	Facts map[string]advice.Facts
 	// Garbage maps a line to the holder of its garbage, if scans found that most of its blocks are garbage; nil: none.
 	Garbage map[string]string
+	// Optimizer means that scans found optimizer state: the process trains.
+	Optimizer bool
 }
 
 // Holder counts blocks of a line that have one holder.
@@ -122,6 +124,8 @@ type Report struct {
 	// Suspects are possible growth, if there are no findings: lines that rise at a period of which too few were seen,
 	// the most bytes first.
 	Suspects []Finding
+	// Interim means that Suspects grew in an evaluation, or another part of a job that trains, whose end was not seen.
+	Interim bool
 	// Risers are the lines that contribute to Steps.Rise, as far as known, the most bytes first.
 	Risers []Riser
 }
@@ -276,7 +280,8 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 		r.Findings, r.Notes = weigh(r.longer(r.filling(d.findings(&r.Steps, o), o)), &r.Steps, o)
 		fill(r.Findings, &r.Steps, o)
 		fill(r.Notes, &r.Steps, o)
-		if len(r.Findings) == 0 {
+		r.interim(d, o)
+		if len(r.Findings) == 0 && !r.Interim {
 			r.suspect(r.longer(r.filling(d.suspects(&r.Steps, o), o)), o)
 		}
 		r.rise(d, o)

@@ -105,7 +105,7 @@ func (s *series) blockTrend() (trend, bool) {
 // Needed returns how long a recording of the same job must be to judge the suspects, nanoseconds; 0: there are none, or
 // it is not known.
 func (r *Report) Needed() float64 {
-	if len(r.Suspects) == 0 {
+	if len(r.Suspects) == 0 || r.Interim {
 		return 0
 	}
 	f, _ := Total(r.Suspects)

@@ -49,6 +49,21 @@ type HeldBlock struct {
 	Bytes    uint64
 }
 
+// Holds reports whether some block is known to be of a category.
+func (j *Joined) Holds(c phases.Category) bool { return holds(j.Blocks, c) }
+
+// Holds reports whether some block is known to be of a category at the end.
+func (t *Trace) Holds(c phases.Category) bool { return holds(t.held, c) }
+
+func holds(blocks map[heap.BlockKey]HeldBlock, c phases.Category) bool {
+	for _, b := range blocks {
+		if b.Category == c {
+			return true
+		}
+	}
+	return false
+}
+
 // AllBefore lists what Before splits by, of known blocks: by process, device and bytes.
 func (j *Joined) AllBefore() []figures.HeldBefore {
 	var out []figures.HeldBefore

@@ -184,6 +184,9 @@ func LeakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
+	if r.Interim {
+		return "unknown: " + leakInterim(r)
+	}
 	if len(r.Suspects) > 0 && r.Steps.Count >= leaks.MinSteps {
 		text := fmt.Sprintf("unknown: %s, which was seen too few times to say whether it goes on", LeakTotal(r.Suspects, "at least "))
 		if n := r.Needed(); n > 0 {
@@ -203,6 +206,15 @@ func LeakSentence(r *leaks.Report) string {
 		text += fmt.Sprintf(": about %s", Duration(time.Duration(leaks.MinSteps*r.Steps.Period)))
 	}
 	return text
+}
+
+// leakInterim says what grows in a part of a job that trains, of which the end was not seen.
+func leakInterim(r *leaks.Report) string {
+	text := LeakTotal(r.Suspects, "")
+	if f := &r.Suspects[0]; f.Holder != "" {
+		text += ", in " + words.Line(varpath.Fit(f.Holder, 40))
+	}
+	return text + "; the job has optimizer state, but no backward pass was seen: an evaluation may drop this at its end; record until it trains again"
 }
 
 // leakRise says by how much more is in use than before, and by which line where one is most of it.

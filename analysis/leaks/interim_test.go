@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
+)
+
+// TestInterim: growth of a job that trains is no finding if the recording has nothing but a short evaluation.
+func TestInterim(t *testing.T) {
+	frames := map[event.StackID]string{1: "at::native::softmax", 2: "torch::autograd::Engine::evaluate_function"}
+	seen := func(ids ...event.StackID) *detector {
+		d := newDetector(nil, func(id event.StackID) *event.Stack {
+			if id == 3 { // not resolved
+				return nil
+			}
+			return &event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: frames[id]}}}
+		})
+		for _, id := range ids {
+			d.sources[id] = &source{}
+		}
+		return d
+	}
+	loader := Steps{Source: steps.SourceLoader, Count: 100, Period: 1e9}
+	for name, c := range map[string]struct {
+		d         *detector
+		steps     Steps
+		optimizer bool
+		interim   bool
+	}{
+		"an evaluation":              {seen(1, 3), loader, true, true},
+		"of a server":                {seen(1), loader, false, false},
+		"beside a backward pass":     {seen(1, 2), loader, true, false},
+		"with steps of an optimizer": {seen(1), Steps{Source: steps.SourceOptimizer, Count: 100, Period: 1e9}, true, false},
+		"with steps of backward":     {seen(1), Steps{Source: steps.SourceBackward, Count: 100, Period: 1e9}, true, false},
+		"for ten minutes":            {seen(1), Steps{Source: steps.SourceLoader, Count: 600, Period: 1e9}, true, false},
+	} {
+		r := &Report{Steps: c.steps, Findings: []Finding{{Line: 1}, {Line: 2}}}
+		r.interim(c.d, &Options{Optimizer: c.optimizer})
+		require.Equal(t, c.interim, r.Interim, name)
+		require.Len(t, r.Suspects, map[bool]int{true: 2}[c.interim], name)
+		require.Len(t, r.Findings, map[bool]int{false: 2}[c.interim], name)
+		r.Steps.Count = MinSteps
+		require.Equal(t, map[bool]Verdict{true: Unclear, false: Growing}[c.interim], verdictOf(r, false), name)
+	}
+	r := &Report{Steps: loader}
+	r.interim(seen(1), &Options{Optimizer: true})
+	require.False(t, r.Interim, "nothing grows")
+}
