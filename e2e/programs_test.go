@@ -179,7 +179,8 @@ func TestPrograms(t *testing.T) {
 	selected := []string{"chat_sessions", "session_server", "distilled_share", "hook_closure_models"}
 	twins := []string{"chat_sessions"}
 	if v := os.Getenv("GPUTRACE_PROGRAMS"); v == "all" {
-		selected = slices.Concat(slices.Collect(maps.Keys(growths)), slices.Collect(maps.Keys(failures)), slices.Collect(maps.Keys(steadies)), slices.Collect(maps.Keys(unknowns)))
+		selected = slices.Concat(slices.Collect(maps.Keys(growths)), slices.Collect(maps.Keys(failures)),
+			slices.Collect(maps.Keys(steadies)), slices.Collect(maps.Keys(unknowns)))
 		twins = slices.Clone(selected)
 	} else if v != "" {
 		selected = strings.Split(v, ",")

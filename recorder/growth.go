@@ -129,7 +129,8 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts, Garbage: g.process.scans.garbage.Figures().Mostly(), Optimizer: g.optimizer}
+	garbage := g.process.scans.garbage.Figures().Mostly()
+	o := &leaks.Options{Library: library, Earlier: g.earlier(), Facts: g.facts, Garbage: garbage, Optimizer: g.optimizer}
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}

@@ -277,7 +277,7 @@ func TestSigns(t *testing.T) {
 	for text, want := range map[string]Signs{
 		"a.so!at::empty": 0,
 		"a.so!at::autocast::cached_cast /t.py:3:f":                                                                      Python | CachedCast,
-		"a.so!torch::autograd::AccumulateGrad::apply a.so!torch::autograd::Engine::thread_main":                         Gradient | Backward,
+		"a.so!torch::autograd::AccumulateGrad::apply a.so!torch::autograd::Engine::call":                                Gradient | Backward,
 		"a.so!at::empty /t.py:3:work /usr/lib/python3.11/threading.py:900:Thread._bootstrap_inner":                      Python | Worker,
 		"a.so!at::empty /v/site-packages/torch/optim/adam.py:3:Adam._init_group /t.py:3:main":                           Python | Optimizer,
 		"a.so!at::empty /v/site-packages/torch/serialization.py:3:load /t.py:3:main":                                    Python | Load,

@@ -214,7 +214,8 @@ func leakInterim(r *leaks.Report) string {
 	if f := &r.Suspects[0]; f.Holder != "" {
 		text += ", in " + words.Line(varpath.Fit(f.Holder, 40))
 	}
-	return text + "; the job has optimizer state, but no backward pass was seen: an evaluation may drop this at its end; record until it trains again"
+	return text + "; the job has optimizer state, but no backward pass was seen: an evaluation may drop this at its end; " +
+		"record until it trains again"
 }
 
 // leakRise says by how much more is in use than before, and by which line where one is most of it.
