@@ -51,7 +51,8 @@ func leakReports() map[string]*leaks.Report {
 			First: 20, Last: 58, Share: nan, Confidence: leaks.Low, Seconds: nan,
 		}}},
 		"interim": {
-			Verdict: leaks.Unclear, Interim: true, Steps: leaks.Steps{Count: 58, Last: 58, Source: steps.SourceLoader, On: "DataLoader", Period: 46.25e6},
+			Verdict: leaks.Unclear, Interim: true,
+			Steps: leaks.Steps{Count: 58, Last: 58, Source: steps.SourceLoader, On: "DataLoader", Period: 46.25e6},
 			Suspects: []leaks.Finding{{
 				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "evaluate", Blocks: 1, Requested: 4096, Bytes: 4096,
 				Period: 1, First: 2, Last: 58, Share: nan, Confidence: leaks.High, Seconds: nan, Holder: "meter.scores[0..57]",
