@@ -29,8 +29,10 @@ type Evidence struct {
 	Unfit    bool           // its containers have a bound, and do not fit on the device when they are full
 	Longer   bool           // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
-	Phase    phases.Phase // phase of its allocation; empty: not known
-	UsualEnd phases.Phase // phase in which blocks of the same sites are usually freed; empty: not known, or the same
+	// Inference means that no backward pass or optimizer ran while it grew.
+	Inference bool
+	Phase     phases.Phase // phase of its allocation; empty: not known
+	UsualEnd  phases.Phase // phase in which blocks of the same sites are usually freed; empty: not known, or the same
 }
 
 // Facts are facts that a holder scan found beside the name of a holder.
@@ -71,6 +73,8 @@ const (
 	// object that no program needs.
 	leastChain = 64
 	leastHooks = 8
+	// leastThreads is a number of threads that run one function at once with which a program seldom begins.
+	leastThreads = 8
 )
 
 // rules are the patterns. A specific rule comes before a general one that would also apply.
@@ -95,6 +99,7 @@ var rules = []Rule{
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
 	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
 		"set .grad = None after each step")},
+	{"inference", func(e *Evidence) bool { return e.Inference && isChain(e) }, sayInference},
 	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
@@ -104,6 +109,7 @@ var rules = []Rule{
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
+	{"threads", isThreads, sayThreads},
 	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool { return e.torch() && e.Grew.To > e.Grew.From && !holdsGraph(e.Holder) }, sayGrew},
 }
@@ -227,6 +233,24 @@ func isChain(e *Evidence) bool {
 // isGradientChain recognises graphs of gradients that are never cleared: each backward pass adds to them.
 func isGradientChain(e *Evidence) bool {
 	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && strings.HasSuffix(graphOf(e.Holder), ".grad")
+}
+
+func sayInference(e *Evidence) string {
+	how := "run this under torch.no_grad()"
+	if e.Signs.Has(Worker) {
+		how = "enter torch.no_grad() on this thread"
+	}
+	return fmt.Sprintf("%s carries the graph of all steps before, but no backward pass was seen: %s", variable(e), how)
+}
+
+// isThreads recognises a variable of a function that many threads run at once.
+func isThreads(e *Evidence) bool {
+	return e.torch() && e.Facts.Threads >= leastThreads && Named(e.Holder) && !varies(e.Holder) && varpath.Parse(e.Holder).Where != ""
+}
+
+func sayThreads(e *Evidence) string {
+	_, function, _ := strings.Cut(varpath.Parse(e.Holder).Where, " ")
+	return fmt.Sprintf("%d threads are in %s, each with its own %s: let them end, as by a timeout", e.Facts.Threads, function, variable(e))
 }
 
 func sayChain(e *Evidence) string {

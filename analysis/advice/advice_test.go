@@ -73,6 +73,7 @@ var proofs = map[string]struct {
 		not: map[string]Evidence{
 			"one hook":               {Holder: "net._forward_hooks[7] closure kept[0..99]"},
 			"one hook of each layer": {Holder: "net[0..5]._forward_hooks[0..5] closure x"},
+			"one of each weight":     {Holder: "net.fc1..fc3.weight hook[0..2] default m"},
 		},
 	},
 	"bounded": {
@@ -129,6 +130,23 @@ var proofs = map[string]struct {
 		not: map[string]Evidence{
 			"no graph":       {Holder: "scale.grad"},
 			"another ending": {Holder: "upgrade.grad_fn …"},
+		},
+	},
+	"inference": {
+		is:   Evidence{Holder: "step closure h.grad_fn …", Inference: true},
+		says: "no backward pass was seen: run this under torch.no_grad()",
+		not: map[string]Evidence{
+			"a backward pass": {Holder: "step closure h.grad_fn …"},
+			"a list":          {Holder: "losses[0..9].grad_fn …", Inference: true},
+		},
+	},
+	"threads": {
+		is:   Evidence{Holder: "a.py:63 Uploader._publish() local clip", Facts: Facts{Threads: 43}},
+		says: "43 threads are in Uploader._publish(), each with its own clip: let them end",
+		not: map[string]Evidence{
+			"a few":      {Holder: "a.py:63 Uploader._publish() local clip", Facts: Facts{Threads: 7}},
+			"their list": {Holder: "a.py:63 Uploader._publish() local clips[0..9]", Facts: Facts{Threads: 43}},
+			"a global":   {Holder: "clip", Facts: Facts{Threads: 43}},
 		},
 	},
 	"chain": {
@@ -271,6 +289,26 @@ func TestSentences(t *testing.T) {
 	require.Equal(t, "Experiment.again closure self leads back to its Experiment: call gc.collect(), or break this cycle", Text(&cycle))
 	cycle.Facts.Cycle = strings.Repeat("Experiment.again.", 9)
 	require.Equal(t, "Experiment is garbage in a cycle of references: call gc.collect(), or break the cycle", Text(&cycle))
+}
+
+// TestTensorHooks: hooks of several tensors are registered again and again if there are more than at an earlier reading.
+func TestTensorHooks(t *testing.T) {
+	e := &Evidence{Layer: event.LayerTorch, Holder: "a.py:9 main() local net.fc1..fc3.weight hook[0..110] default m"}
+	require.NotEqual(t, "hooks", Of(e).name())
+	e.Grew = varpath.Growth{Container: "net.fc1..fc3.weight hook", From: 66, To: 111}
+	require.Equal(t, "a hook is registered on net.fc1..fc3.weight again and again: register it once, or call remove() on its handle", Text(e))
+	e.Holder, e.Grew = "w hook[0..40] closure mask", varpath.Growth{}
+	require.Equal(t, "hooks", Of(e).name())
+	e.Holder = "w hook[3] closure masks[0..40]"
+	require.NotEqual(t, "hooks", Of(e).name())
+}
+
+// name is empty for no rule.
+func (r *Rule) name() string {
+	if r == nil {
+		return ""
+	}
+	return r.Name
 }
 
 func TestSigns(t *testing.T) {

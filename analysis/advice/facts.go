@@ -33,6 +33,7 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 			continue
 		}
 		out.Chain, out.Hooks = max(out.Chain, f.Chain), max(out.Hooks, f.Hooks)
+		out.Threads = max(out.Threads, f.Threads)
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
 		out.Slice = out.Slice && f.Slice
 		if out.Length = max(out.Length, f.Length); out.Most != f.Most {

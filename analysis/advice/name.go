@@ -192,7 +192,12 @@ func castHolds(holder string) bool {
 }
 
 // hooks matches the dictionary of hooks of a module, tensor or optimizer, with the numbers of its handles.
-var hooks = regexp.MustCompile(`\._(?:forward|backward|full_backward|forward_pre|backward_pre|state_dict|load_state_dict_pre|load_state_dict_post|optimizer_step_pre|optimizer_step_post)_?(?:pre_)?hooks(\[[^\]]*\])`)
+var hooks = regexp.MustCompile(`\._(?:forward|backward|full_backward|forward_pre|backward_pre|state_dict|load_state_dict_pre|load_state_dict_post|` +
+	`optimizer_step_pre|optimizer_step_post)_?(?:pre_)?hooks(\[[^\]]*\])` +
+	"|" + tensorHook + `(\[[^\]]*\])`)
+
+// tensorHook is the step to a hook of a tensor, as package inspect/holders writes it.
+const tensorHook = " hook"
 
 // hooked returns the object with a growing number of hooks; empty: none. Hooks that are registered once on many modules
 // also have different numbers, but there the modules differ.
@@ -201,8 +206,9 @@ func hooked(e *Evidence) string {
 	if at == nil {
 		return ""
 	}
-	before, number := e.Holder[:at[0]], e.Holder[at[2]:at[3]]
-	if !varying.MatchString(number) || e.Facts.Hooks < leastHooks && varies(before) {
+	before, number := e.Holder[:at[0]], e.Holder[max(at[2], at[4]):max(at[3], at[5])]
+	again := e.Facts.Hooks >= leastHooks || strings.HasSuffix(e.Grew.Container, tensorHook)
+	if !varying.MatchString(number) || !again && (varies(before) || strings.Contains(before, "..")) {
 		return ""
 	}
 	return short(before)

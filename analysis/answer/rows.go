@@ -126,6 +126,9 @@ func (g *grouping) add(e *view.Row, guessed bool) {
 	m.members = append(m.members, *e)
 }
 
+// traceback is the attribute of an exception that leads to frames.
+const traceback = ".__traceback__"
+
 // known are the categories that are more informative than the name of a variable.
 var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
 
@@ -141,7 +144,10 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
-		return "grows " + cmp.Or(varpath.Readable(f.Holder), f.Name()), row
+		if exceptions, _, ok := strings.Cut(f.Holder, traceback); ok { // the variables of their frames are one row
+			row.Holder = exceptions + traceback
+		}
+		return "grows " + cmp.Or(varpath.Readable(row.Holder), f.Name()), row
 	}
 	if read := g.readOf(e); row.Holder == "" && read != "" && (g.in.When != AtPeak || advice.IsGarbage(read)) {
 		row.Holder, row.Inferred = read, uint64(max(0, e.Bytes))
@@ -234,6 +240,7 @@ func (g *grouping) claim(entries []view.Row) {
 			shown += e.Bytes
 		}
 	}
+	g.claimOlder(entries)
 }
 
 // sameHolder reports whether two scans name the same thing: "losses[0..24]" grows to "losses[0..99]".

@@ -15,6 +15,7 @@ type gathered struct {
 	figures.HolderFacts
 	hooks      map[string]map[int64]bool // by the way to the object that has them: the numbers of their handles
 	categories map[string]uint64         // bytes
+	threads    map[uint64]bool           // threads whose frames have the variable
 	bounded    map[uint64]*bounded       // containers with a bound, by address
 	elements   heldElements
 	slices     int // blocks that are shown in part, less those that are shown as a whole or of which it is not known
@@ -40,7 +41,10 @@ func (h *Index) Facts() map[string]figures.HolderFacts {
 		}
 		g := all[h.owners[i]]
 		if g == nil {
-			g = &gathered{hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}, bounded: map[uint64]*bounded{}, elements: elements}
+			g = &gathered{
+				hooks: map[string]map[int64]bool{}, categories: map[string]uint64{}, threads: map[uint64]bool{}, bounded: map[uint64]*bounded{},
+				elements: elements,
+			}
 			all[h.owners[i]] = g
 		}
 		g.add(b)
@@ -63,6 +67,9 @@ func (g *gathered) add(b *scan.Block) {
 		g.slices++
 	} else {
 		g.slices--
+	}
+	if root := &b.Path[0]; root.Kind == scan.StepFrame && root.Frame != nil {
+		g.threads[root.Frame.Thread] = true
 	}
 	chain, reset := 0, ""
 	for i := range b.Path {
@@ -166,6 +173,9 @@ func (g *gathered) finish() {
 	}
 	g.Slice = g.slices > 0
 	g.bounds()
+	if g.Threads = len(g.threads); g.Threads == 1 {
+		g.Threads = 0
+	}
 	for _, numbers := range g.hooks {
 		g.Hooks = max(g.Hooks, len(numbers))
 	}

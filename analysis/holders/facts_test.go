@@ -14,6 +14,12 @@ import (
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
+// localOf is a path to a local variable of a thread.
+func localOf(thread uint64) scan.Path {
+	frame := scan.Step{Kind: scan.StepFrame, Frame: &scan.Frame{Thread: thread, File: "/job/train.py", Function: "publish", Line: 3}}
+	return route(frame, local("clip"))
+}
+
 // TestFacts: what paths say beside the name of the holder, and nothing where they say nothing.
 func TestFacts(t *testing.T) {
 	resets := attribute("quality")
@@ -48,7 +54,13 @@ func TestFacts(t *testing.T) {
 		blocks []scan.Block
 		want   figures.HolderFacts
 	}{
-		"a list":     {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(0)))}, figures.HolderFacts{}},
+		"a list": {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(0)))}, figures.HolderFacts{}},
+		"a local of two threads": {
+			[]scan.Block{held(1, scan.CategoryTensor, localOf(7)), held(1, scan.CategoryTensor, localOf(8))}, figures.HolderFacts{Threads: 2},
+		},
+		"a local of one thread": {
+			[]scan.Block{held(1, scan.CategoryTensor, localOf(7)), held(1, scan.CategoryTensor, localOf(7))}, figures.HolderFacts{},
+		},
 		"parameters": {[]scan.Block{held(1, scan.CategoryParameter, weight("0"))}, figures.HolderFacts{Category: "parameters"}},
 		"a metric": {
 			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("task"), resets, attribute("preds"), index(3)))},

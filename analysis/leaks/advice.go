@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
@@ -21,6 +22,7 @@ type proof struct {
 	grew            varpath.Growth
 	cause           bool // its line is the one to change: the backward call that accumulates its gradients
 	leads           int  // number of other findings with the same holder to which its line leads
+	inference       bool // no backward pass or optimizer ran
 }
 
 // Advice returns what to do if the pattern of the finding is proved; otherwise "".
@@ -28,8 +30,9 @@ func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
 		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
-		Longer: f.Blocks == 0 && f.Requested > 0,
-		Unfit:  f.Bound() != nil, // one that fits is no finding: see Report.filling
+		Inference: f.proof.inference,
+		Longer:    f.Blocks == 0 && f.Requested > 0,
+		Unfit:     f.Bound() != nil, // one that fits is no finding: see Report.filling
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
@@ -98,14 +101,14 @@ func (f *Finding) gets() varpath.Growth {
 const leastGets = 10
 
 // prove collects the evidence for advice.
-func (d *detector) prove(all []Finding, o *Options) {
-	together := advice.Signs(0)
+func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
+	together, inference := advice.Signs(0), len(all) > 0 && !d.trains(source)
 	for i := range all {
 		f := &all[i]
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
 		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
-		f.proof.grew = f.grew(o.Earlier)
+		f.proof.grew, f.proof.inference = f.grew(o.Earlier), inference
 		for _, id := range f.Stacks {
 			if st := d.resolve(id); st != nil {
 				f.proof.signs |= advice.SignsOf(st.Frames)

@@ -10,10 +10,12 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Options of Find. nil is the zero value.
@@ -274,7 +276,7 @@ func (f *Finder) Report() *Report {
 // judge returns the verdict on what a detector has seen so far. d is nil if there are no steps.
 func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	r := &Report{Verdict: Unclear, Steps: s}
-	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading()
+	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading() && !keepsGraphs(o.Holders)
 	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
 		r.Findings, r.Notes = weigh(r.longer(r.filling(d.findings(&r.Steps, o), o)), &r.Steps, o)
@@ -297,6 +299,21 @@ const (
 	loadSteps = 100
 	loadTime  = 5e9 // nanoseconds
 )
+
+// keepsGraphs reports whether graphs of autograd hold most of what was allocated since the attach. No model is loaded like that.
+func keepsGraphs(all []Holder) bool {
+	var sum, graphs uint64
+	for i := range all {
+		h := &all[i]
+		if h.Site == stacks.BeforeAttach {
+			continue
+		}
+		if sum += h.Bytes; varpath.HoldsGraph(h.Name) {
+			graphs += h.Bytes
+		}
+	}
+	return graphs > 0 && 2*graphs >= sum
+}
 
 // outlastLoading reports whether there are more steps than loading a model would take.
 func (s *Steps) outlastLoading() bool {

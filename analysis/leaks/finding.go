@@ -125,7 +125,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range byLine(all) {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
-	d.prove(out, o)
+	d.prove(out, steps.Source, o)
 	order(out)
 	return out
 }

@@ -29,7 +29,7 @@ func TestOrder(t *testing.T) {
 	outer.Stack = eventtest.Stack("a.so!at::empty /a/t.py:8:f /a/t.py:20:main")
 	inner.Stack = eventtest.Stack("a.so!at::empty /a/t.py:3:f /a/t.py:8:f /a/t.py:20:main")
 	nested := []Finding{inner, outer}
-	(&detector{resolve: func(event.StackID) *event.Stack { return nil }}).prove(nested, &Options{})
+	(&detector{resolve: func(event.StackID) *event.Stack { return nil }}).prove(nested, "", &Options{})
 	for name, c := range map[string]struct {
 		all  []Finding
 		want string

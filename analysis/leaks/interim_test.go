@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 )
@@ -51,4 +52,23 @@ func TestInterim(t *testing.T) {
 	r := &Report{Steps: loader}
 	r.interim(seen(1), &Options{Optimizer: true})
 	require.False(t, r.Interim, "nothing grows")
+}
+
+// TestKeepsGraphs: what graphs of autograd hold is no model that is loaded.
+func TestKeepsGraphs(t *testing.T) {
+	graph := Holder{Site: "a.py:3 f", Name: "h.grad_fn …", Bytes: 60}
+	older := Holder{Site: stacks.BeforeAttach, Name: "model.*", Bytes: 500}
+	for name, c := range map[string]struct {
+		all  []Holder
+		want bool
+	}{
+		"a graph":        {[]Holder{graph, older}, true},
+		"of no variable": {[]Holder{{Site: "a.py:3 f", Name: "C++ AddBackward0 …", Bytes: 6}}, true},
+		"half":           {[]Holder{graph, {Site: "a.py:4 f", Name: "x", Bytes: 60}}, true},
+		"less":           {[]Holder{graph, {Site: "a.py:4 f", Name: "x", Bytes: 61}}, false},
+		"only older":     {[]Holder{{Site: stacks.BeforeAttach, Name: "h.grad_fn", Bytes: 5}}, false},
+		"not read":       {nil, false},
+	} {
+		require.Equal(t, c.want, keepsGraphs(c.all), name)
+	}
 }

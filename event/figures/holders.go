@@ -9,6 +9,7 @@ type HolderFacts struct {
 	Cache    bool   `json:"cache,omitempty"`    // the holder is an entry of functools.lru_cache
 	Reset    string `json:"reset,omitempty"`    // path to an object whose class has update() and reset(): "task.quality"
 	Hooks    int    `json:"hooks,omitempty"`    // largest number of hooks on one object of the path
+	Threads  int    `json:"threads,omitempty"`  // number of threads of which a frame has the variable; 0: one at most
 	Slice    bool   `json:"slice,omitempty"`    // the tensors of most of its blocks show less than half of them
 	Length   uint64 `json:"length,omitempty"`   // elements of the containers with a bound that hold its blocks, which are alike
 	Most     uint64 `json:"most,omitempty"`     // elements that these containers can hold; 0: there is no bound, or it is not known

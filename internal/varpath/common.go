@@ -45,6 +45,9 @@ func Common(parts []Part, share float64) string {
 	for depth > 0 && inTraceback(all[0].Elements[depth-1]) { // several variables of one frame
 		depth--
 	}
+	if depth > 0 && all[0].Elements[depth-1] == anyOf { // what follows is sought from the ends
+		depth--
+	}
 	if depth == 0 {
 		return ""
 	}
@@ -104,15 +107,23 @@ func largest(all []weighed, key func(p *Path) string) (best []weighed, ends bool
 func commonEnd(all []weighed, depth int, least uint64) string {
 	all = slices.DeleteFunc(slices.Clone(all), func(w weighed) bool { return len(w.Elements) <= depth })
 	n := 0
-	for {
-		group, ends := largest(all, func(p *Path) string {
+	from := func(of func(element string) string) func(p *Path) string {
+		return func(p *Path) string {
 			if len(p.Elements)-n-1 <= depth { // the first differs
 				return ""
 			}
-			return kind(p.Elements[len(p.Elements)-n-1])
-		})
-		if group == nil || ends || sum(group) < max(least, 1) {
+			return of(p.Elements[len(p.Elements)-n-1])
+		}
+	}
+	for {
+		group, ends := largest(all, from(kind))
+		if group == nil || ends {
 			break
+		}
+		if sum(group) < max(least, 1) {
+			if group, ends = largest(all, from(stem)); ends || sum(group) < max(least, 1) {
+				break
+			}
 		}
 		all = group
 		n++
@@ -147,6 +158,8 @@ func mergedElement(text string, all map[string]bool) string {
 		return text
 	case strings.HasPrefix(text, graph):
 		return graph + " " + anyOf
+	case text[0] != '[' && slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(e string) bool { return kind(e) != kind(text) }):
+		return stem(text)
 	case text[0] != '[':
 		return strings.TrimSuffix(kind(text), "#") + "*"
 	}

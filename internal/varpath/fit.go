@@ -88,7 +88,7 @@ func withoutLastIndices(e []string, last int) []string {
 func withoutOneIndex(e []string, last, width int) string {
 	for _, keys := range []bool{false, true} {
 		for i := 1; i < last; i++ {
-			short := join(e[:i]) + anyOf + strings.TrimPrefix(join(e[i+1:]), ".")
+			short := join(e[:i]) + anyOf + strings.TrimPrefix(strings.TrimPrefix(join(e[i+1:]), anyOf), ".")
 			if e[i][0] == '[' && strings.HasPrefix(e[i], "['") == keys && fits(short, width) {
 				return short
 			}
@@ -105,6 +105,7 @@ func withoutIndices(e []string, last int, keys bool) string {
 		switch {
 		case i+1 < last && x[0] == '[' && !(keys && strings.HasPrefix(x, "['")):
 			out = strings.TrimSuffix(out, anyOf) + anyOf
+		case strings.HasSuffix(out, anyOf) && x == anyOf:
 		case strings.HasSuffix(out, anyOf):
 			out += strings.TrimPrefix(x, ".")
 		default:
@@ -195,7 +196,9 @@ func fitBetween(e []string, last, width int) string {
 		return ""
 	}
 	head, tail := e[0], join(e[last:])
-	short := func() string { return head + anyOf + strings.TrimPrefix(strings.TrimPrefix(tail, anyOf), ".") }
+	short := func() string {
+		return strings.TrimSuffix(head, anyOf) + anyOf + strings.TrimPrefix(strings.TrimPrefix(tail, anyOf), ".")
+	}
 	if !fits(short(), width) {
 		return ""
 	}

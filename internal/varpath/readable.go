@@ -2,7 +2,11 @@
 
 package varpath
 
-import "regexp"
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
 
 // Graph is the readable name of a graph of autograd that no variable was found to lead to.
 const Graph = "an autograd graph"
@@ -18,6 +22,12 @@ var (
 // IsGraph reports whether a holder's name is a graph of autograd, by the class of one of its nodes.
 func IsGraph(name string) bool {
 	return graphNode.MatchString(name)
+}
+
+// HoldsGraph reports whether a holder leads to memory through a graph of autograd: one that it names, or that of a variable.
+func HoldsGraph(name string) bool {
+	p := Parse(name)
+	return IsGraph(name) || slices.ContainsFunc(p.Elements, func(e string) bool { return strings.HasPrefix(e, graph) })
 }
 
 // Readable returns the name of a holder as people read it: a class in C++ that holds memory for autograd says nothing to them.

@@ -164,6 +164,14 @@ func kind(element string) string {
 	return "." + stem + "#"
 }
 
+// stem is what an attribute has in common with its siblings: ".lora_*" of ".lora_A" and ".lora_B". Others are their own stem.
+func stem(element string) string {
+	if i := strings.LastIndexByte(element, '_'); i > len("._") && element[0] == '.' {
+		return element[:i+1] + "*"
+	}
+	return element
+}
+
 // notInWord reports whether a character is none of an identifier.
 func notInWord(c rune) bool { return c != '_' && !unicode.IsLetter(c) && !unicode.IsDigit(c) }
 
@@ -230,6 +238,7 @@ func begins(name, container []string) bool {
 		case i >= len(name):
 			return false
 		case e == anyName && name[i] != anyOf && name[i][0] == '.':
+		case strings.HasSuffix(e, "_*") && stem(name[i]) == e:
 		case kind(e) != kind(name[i]):
 			return false
 		}

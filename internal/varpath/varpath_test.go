@@ -71,6 +71,7 @@ func TestCommon(t *testing.T) {
 		{"d['a', 'b']", []Part{part("d['a']", 1), part("d['b']", 1)}},
 		{"model…cache[0..9]", []Part{part("model.enc.cache[0..9]", 50), part("model.dec.cache[0..9]", 50)}},
 		{"model", []Part{part("model.enc.x", 50), part("model.dec.y", 50)}},
+		{"net.h[0..5]…lora_*['a', 'b']", []Part{part("net.h[0..5]…lora_A['a', 'b']", 50), part("net.h[0..5]…lora_B['a', 'b']", 50)}},
 		{"a.py:9 main() local h[0..9]", []Part{part("a.py:9 main() local h[0..9]", 5), part("a.py:8 main() local h[0..3]", 4)}},
 		{"e[0..9].__traceback__", []Part{part("e[0..9].__traceback__.tb_frame b.py:2 g() local x", 5), part("e[0..9].__traceback__.tb_frame b.py:2 g() local y", 5)}},
 		{"e[0..9].__traceback__.tb_frame b.py:2 g() local x", []Part{part("e[0..9].__traceback__.tb_frame b.py:2 g() local x", 9), part("e[0].__traceback__.tb_frame b.py:3 g() local y", 1)}},
@@ -88,6 +89,8 @@ func TestCommon(t *testing.T) {
 		require.True(t, Within(name, "model…cache[0..9]"), name)
 	}
 	require.False(t, Within("model.enc.state[0]", "model…cache[0..9]"))
+	require.True(t, Within("net.blocks[3].q.lora_A['a']", "net.blocks[0..5]…lora_*[9 keys]"))
+	require.False(t, Within("net.blocks[3].q.bias_A['a']", "net.blocks[0..5]…lora_*[9 keys]"))
 	require.True(t, Within("net.body.weight", "net.*"))
 	require.False(t, Within("net", "net.*"))
 	require.False(t, Within("", "net"))
@@ -121,6 +124,10 @@ func TestFit(t *testing.T) {
 	adapters := "a.py:51 main() local base[0..5].lora_A['task0'..'task25'].weight"
 	require.Equal(t, "base[0..5].lora_A['task*'].weight", Fit(adapters, 34))
 	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))
+	for width := range 80 {
+		require.NotContains(t, Fit("a.py:3 main() local model.blocks[0..5]…lora_*['run0000'..'run0087']", width), "……")
+		require.NotContains(t, Fit("a.py:3 main() local model.blocks[0..5]…experts[0..7]…lora_*['run00'..'run87'].weight", width), "……")
+	}
 	const logged = "w.scalars['train/loss'][326 items in 0..326][1].grad_fn"
 	require.Equal(t, "w.scalars['train/loss']…[1].grad_fn", Fit(logged, 40))
 	require.Equal(t, "w.scalars['train/loss']…grad_fn", Fit(logged, 32))
