@@ -72,6 +72,8 @@ type Options struct {
 	For      time.Duration // how long calls are counted in the process; 0: 1 s
 	CacheDir string        // of unwind tables; empty: none
 	Memory   string        // how it is to be read, as directmap.ParseMode takes it; empty: auto
+
+	ring int // that the memory has room for, bytes; 0: the default
 }
 
 // Report is what was found.
@@ -82,7 +84,9 @@ type Report struct {
 	Works   bool    `json:"works"`
 	Verdict string  `json:"verdict"` // one sentence
 
-	paused string // why the process does not run; empty: it does
+	paused  string // why the process does not run; empty: it does
+	ownOnly bool   // only processes of gputrace's own user can be read
+	tooLow  bool   // gputrace's own limits or memory are too low to try anything
 }
 
 func (r *Report) add(c ...Check) { r.Checks = append(r.Checks, c...) }
@@ -101,12 +105,17 @@ func (r *Report) failed(group Group) *Check {
 // judge writes the verdict. The attach test is the last check, and the consequence of the others.
 func (r *Report) judge() {
 	c := r.failed("")
+	if r.tooLow {
+		c = r.failed(Limits)
+	}
 	r.Works = c == nil
 	switch {
 	case r.Works && r.paused != "":
 		r.Verdict = fmt.Sprintf("tracing will work, once pid %d runs: it is %s", r.PID, r.paused)
 	case r.Works && r.PID != 0:
 		r.Verdict = fmt.Sprintf("tracing will work: gputrace -p %d", r.PID)
+	case r.Works && r.ownOnly:
+		r.Verdict = "tracing will work on this machine, for processes of the user that runs gputrace; gputrace doctor -p PID looks at one"
 	case r.Works:
 		r.Verdict = "tracing will work on this machine; gputrace doctor -p PID looks at a process"
 	default:

@@ -39,7 +39,7 @@ func Find(err error) *Hindrance { return find(err, nil) }
 
 // FindReading is Find for an error of reading a process, which makes fewer system calls.
 func FindReading(err error) *Hindrance {
-	return find(err, []string{"process_vm_readv", "pidfd_open", "openat2"})
+	return find(err, []string{"pidfd_open", "openat2"})
 }
 
 // find looks among the named system calls; nil: all.
@@ -47,12 +47,20 @@ func find(err error, calls []string) *Hindrance {
 	if low := limits.Explain(err); low != nil {
 		return &Hindrance{Says: low.Says, Fixes: fixesOf(low)}
 	}
+	if h := findMissing(err); h != nil {
+		return h
+	}
+	return refusedCall(err, calls)
+}
+
+// findMissing looks for something in the surroundings that is missing.
+func findMissing(err error) *Hindrance {
 	for _, look := range []func(error) *Hindrance{missingProc, sandboxed, missingSys, missingTypes, missingUprobes} {
 		if h := look(err); h != nil {
 			return h
 		}
 	}
-	return refusedCall(err, calls)
+	return nil
 }
 
 // fixesOf are the lines of a limit that is too low.

@@ -26,14 +26,22 @@ import (
 // Abandon removes what a Run that has not ended has made, when the process is about to end.
 func Abandon() { selftest.Abandon() }
 
-// Run looks at this machine, and at a process when one is named.
+// Run looks at this machine, and at a process when one is named. Limits come first, as in a trace: an attempt under a limit that is too low may
+// end gputrace.
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
-	test, err := selftest.Run(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
-	checkKernel(r, err)
-	checkRights(r, &o)
-	checkLimits(r)
-	r.add(checkTest(test, err)...)
+	own, memory := checkOwn(), o.checkMemory()
+	if r.tooLow = slices.IndexFunc([]Check{own, memory}, func(c Check) bool { return c.State == Failed }) >= 0; r.tooLow {
+		r.add(checkRelease(), Check{Group: Kernel, Name: "programs", State: Unknown, Needed: true, Says: "not tried: a limit is too low"})
+		checkRights(r, &o)
+		checkLimits(r, own, memory)
+	} else {
+		test, err := selftest.Run(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+		checkKernel(r, err)
+		checkRights(r, &o)
+		checkLimits(r, own, memory)
+		r.add(checkTest(test, err)...)
+	}
 	ownOnly := r.failed("")
 	if o.PID != 0 {
 		checkTarget(r, &o, ownOnly == nil)
@@ -108,10 +116,8 @@ func checkFeature(f *feature.Feature, err error, refused bool) Check {
 		}
 	case f.Name == feature.KernelTypes:
 		c.State, c.Says = Failed, firstLine(err.Error())
-		c.Fixes = []Fix{
-			{"host", "mount -t sysfs sysfs /sys    # /sys/kernel/btf/vmlinux; else boot a kernel with CONFIG_DEBUG_INFO_BTF=y"},
-			{"docker", "docker run -v /sys/kernel/btf:/sys/kernel/btf:ro ..."},
-			{"kubernetes", "volumes: [{name: btf, hostPath: {path: /sys/kernel/btf}}], mounted at /sys/kernel/btf"},
+		if h := findMissing(fmt.Errorf("%w: %w", tracer.ErrNotLoaded, err)); h != nil {
+			c.Says, c.Fixes = h.Says, h.Fixes
 		}
 	case errors.Is(err, feature.ErrMissing) && !refused:
 		c.State, c.Says = Unknown, "not found in this kernel, and not missed: the programs load"
@@ -145,10 +151,11 @@ func setting(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-func checkLimits(r *Report) {
+// checkLimits adds the checks of limits, with the given ones of gputrace's own process and memory.
+func checkLimits(r *Report, own, memory Check) {
 	r.add(checkLockdown(setting("/sys/kernel/security/lockdown")), checkPtraceScope(PtraceScope()),
 		checkUnprivileged(setting("/proc/sys/kernel/unprivileged_bpf_disabled")), checkParanoid(setting("/proc/sys/kernel/perf_event_paranoid")),
-		checkLocked(), checkOwn(), checkMemory())
+		checkLocked(), own, memory)
 }
 
 // LockedDown reports whether the kernel is in the mode that keeps even root from reading memory by BPF.
@@ -229,7 +236,7 @@ func checkOwn() Check {
 }
 
 // checkMemory counts what the kernel and gputrace itself take, against the control group, which later kernels charge both to, and the machine.
-func checkMemory() Check {
+func (o *Options) checkMemory() Check {
 	c := Check{Group: Limits, Name: "memory for gputrace", Needed: true}
 	b, err := limits.FitMemory(tracer.DefaultRing, false, tracer.KernelMemory)
 	var low *limits.TooLow
@@ -241,6 +248,7 @@ func checkMemory() Check {
 	case b.Where == "":
 		c.Says = "no limit is known"
 	default:
+		o.ring = b.Ring
 		c.Says = fmt.Sprintf("%s has %d MiB left, a trace needs %d MiB", b.Where, b.Left>>20, b.Need>>20)
 		if said := b.Smaller(tracer.DefaultRing); said != "" {
 			c.Says = fmt.Sprintf("%s; a trace needs %d MiB then", said, b.Need>>20)

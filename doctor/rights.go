@@ -141,13 +141,24 @@ func checkRights(r *Report, o *Options) {
 	}
 	for _, c := range Capabilities {
 		check := own.check(c)
-		if c.Bit == unix.CAP_SYS_PTRACE && check.State == Failed && o.PID != 0 {
-			check.State, check.Fixes = Unknown, nil
-			check.Says = "missing: another user's process cannot be read; whether this one can is found below"
+		if c.Bit == unix.CAP_SYS_PTRACE && check.State == Failed {
+			checkOthers(&check, o.PID, PtraceScope())
+			r.ownOnly = o.PID == 0
 		}
 		r.add(check)
 	}
 	r.add(checkUserNamespace(), own.checkFilter())
+}
+
+// checkOthers changes the check of a missing CAP_SYS_PTRACE: without it processes of the same user can be read, unless Yama forbids that.
+func checkOthers(c *Check, pid int, scope string) {
+	switch {
+	case pid != 0:
+		c.State, c.Fixes = Unknown, nil
+		c.Says = "missing: another user's process cannot be read; whether this one can is found below"
+	case scope == "" || scope == "0":
+		c.Needed = false
+	}
 }
 
 func (r *rights) check(c Capability) Check {
@@ -198,13 +209,17 @@ func checkUserNamespace() Check {
 
 // checkFilter asks whether system calls are refused.
 func (r *rights) checkFilter() Check {
-	c := Check{Group: Rights, Name: "system calls", Needed: true, Says: "none that is made is refused"}
-	var refused []string
+	c := Check{Group: Rights, Name: "system calls", Says: "none that is needed is refused"}
+	var refused, without []string
 	unsure := false
 	for _, call := range feature.SystemCalls() {
-		if call.Err != nil && !call.Unused {
-			refused = append(refused, fmt.Sprintf("%s (%v)", call.Name, call.Err))
-			unsure = unsure || call.Name == "bpf" && !r.has(Capabilities[0])
+		if call.Err == nil || call.Unused {
+			continue
+		}
+		refused = append(refused, fmt.Sprintf("%s (%v)", call.Name, call.Err))
+		unsure = unsure || call.Name == "bpf" && !r.has(Capabilities[0])
+		if c.Needed = c.Needed || call.Without == ""; call.Without != "" {
+			without = append(without, call.Without)
 		}
 	}
 	switch {
@@ -215,6 +230,9 @@ func (r *rights) checkFilter() Check {
 		return c
 	}
 	c.State, c.Says, c.Fixes = Failed, "refused: "+strings.Join(refused, ", ")+r.whoRefuses(), r.allow()
+	if !c.Needed {
+		c.Says += "; tracing works, but " + strings.Join(without, ", ")
+	}
 	return c
 }
 

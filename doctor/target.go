@@ -60,6 +60,8 @@ func absent(pid int, err error) Check {
 	switch {
 	case errors.As(err, new(*process.EndedError)):
 		return c
+	case errors.As(err, new(*process.ThreadError)):
+		return c
 	case errors.Is(err, fs.ErrNotExist):
 		c.Says = fmt.Sprintf("there is no process %d: it has ended, or has another number here", pid)
 	}
@@ -139,39 +141,36 @@ func checkNamespaces(p *process.Process) Check {
 	return c
 }
 
-// checkReadable reads what tracing reads: mappings, a library through its link, memory.
+// checkReadable reads what tracing reads: mappings, memory, and the program's own file, without which frames have no names and lines.
 func checkReadable(p *process.Process) Check {
 	c := Check{Group: Target, Name: "reading it", Needed: true, Says: "mappings, files and memory"}
 	maps, err := p.Maps()
-	if err == nil && len(maps) == 0 {
-		err = errors.New("it has no memory: a thread of the kernel, or it is ending")
+	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Exec && m.Inode != 0 })
+	switch {
+	case err != nil:
+	case p.OfKernel():
+		err = &process.KernelError{PID: p.PID, Name: p.Name()}
+	case len(maps) == 0:
+		err = errors.New("it has no memory: it is ending")
+	case i < 0:
+		err = errors.New("it runs no code of a file")
+	default:
+		_, err = p.ReadAt(make([]byte, 8), maps[i].Start)
 	}
-	if err == nil {
-		err = readOnce(p, maps)
-	}
-	err = p.Blame(err)
-	if err != nil {
+	if err = p.Blame(err); err != nil {
 		c.State, c.Says = Failed, err.Error()
 		if errors.Is(err, process.ErrPermission) {
 			c.Fixes = Give()
 		}
-	}
-	return c
-}
-
-func readOnce(p *process.Process, maps []process.Mapping) error {
-	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Exec && m.Inode != 0 })
-	if i < 0 {
-		return errors.New("it runs no code of a file")
-	}
-	if _, err := p.ReadAt(make([]byte, 8), maps[i].Start); err != nil {
-		return err
+		return c
 	}
 	f, err := p.OpenFile(&maps[i])
 	if err != nil {
-		return err
+		c.State, c.Says = Unknown, "mappings and memory; "+err.Error()
+		return c
 	}
-	return f.Close()
+	f.Close()
+	return c
 }
 
 // checkLibraries has a check for each file that would be hooked, and for each kind of library of which there is none.
@@ -243,6 +242,9 @@ func nothingToHook(p *process.Process, s *tracer.Survey) Check {
 	c := Check{Group: Library, Name: "functions to trace", State: Failed, Needed: true}
 	if len(s.Files) > 0 {
 		c.Says = "the libraries are there, but none of their functions could be found"
+		if i := slices.IndexFunc(s.Files, func(f tracer.File) bool { return f.Err != nil }); i >= 0 {
+			c.Says = firstLine(s.Files[i].Err.Error())
+		}
 		return c
 	}
 	c.Says = fmt.Sprintf("%s uses no CUDA: no libcuda.so, libcudart or libc10 among its %d files with code", p.Name(), s.Programs)
@@ -315,7 +317,7 @@ func checkPython(p *process.Process) Check {
 // testTarget attaches as a recording does, and counts calls for a moment.
 func testTarget(p *process.Process, o *Options) Check {
 	c := Check{Group: Attach, Name: "probes on the process", Needed: true}
-	t := tracer.Open(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+	t := tracer.Open(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory(), RingBytes: o.ring})
 	defer t.Close()
 	target, err := t.Add(p)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/process"
 )
 
 // copyLimit is how many pages may be copied, by what the machine has to spare: MemAvailable of proc_meminfo(5), KiB.
@@ -42,6 +44,9 @@ func vectorBatch(pid int) batch {
 				remote = append(remote, unix.RemoteIovec{Base: uintptr(addrs[i]), Len: pageSize})
 			}
 			got, err := unix.ProcessVMReadv(pid, local, remote, 0)
+			if process.Refused(err) {
+				got, err = process.ReadMemory(pid, to[:n], addrs, err)
+			}
 			if err != nil {
 				return fmt.Errorf("read %d pages of pid %d: %w", n, pid, err)
 			}

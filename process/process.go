@@ -25,6 +25,8 @@ var (
 	// ErrEnded is an ErrNotExist of a process that existed, and has ended or is about to.
 	ErrEnded      = endedMeanwhile{}
 	ErrPermission = errors.New("not permitted")
+	// ErrPrivate is the reason of an ErrPermission for a file, not for the process.
+	ErrPrivate = errors.New("CAP_DAC_READ_SEARCH or root may read it")
 )
 
 type endedMeanwhile struct{}
@@ -54,7 +56,8 @@ func Open(pid int) (*Process, error) {
 		return nil, p.wrap("open", err)
 	}
 	if tgid := status["Tgid"]; tgid != strconv.Itoa(pid) {
-		return nil, fmt.Errorf("open pid %d: it is a thread of process %s: %w", pid, tgid, ErrNotExist)
+		owner, _ := strconv.Atoi(tgid)
+		return nil, &ThreadError{pid, owner}
 	}
 	if p.StartTime, err = p.startTime(); err != nil {
 		return nil, p.wrap("open", err)
@@ -64,6 +67,29 @@ func Open(pid int) (*Process, error) {
 		return nil, &EndedError{PID: pid, Name: p.Name(), Parent: parent}
 	}
 	return p, nil
+}
+
+// ThreadError is returned for the number of a thread instead of its process. It is an ErrNotExist.
+type ThreadError struct {
+	Thread  int
+	Process int
+}
+
+func (e *ThreadError) Error() string {
+	return fmt.Sprintf("%d is a thread of process %d: use -p %d", e.Thread, e.Process, e.Process)
+}
+
+// Is implements errors.Is.
+func (e *ThreadError) Is(target error) bool { return target == ErrNotExist }
+
+// KernelError describes a thread of the kernel.
+type KernelError struct {
+	PID  int
+	Name string
+}
+
+func (e *KernelError) Error() string {
+	return fmt.Sprintf("pid %d (%s) is a thread of the kernel, which has no memory of its own", e.PID, e.Name)
 }
 
 // EndedError describes a zombie: a process that has ended and whose parent has not waited for it yet. It is an ErrNotExist.

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadAt reads memory with process_vm_readv(2). It requires the rights of a ptrace attach, but stops nothing.
+// ReadAt reads memory with process_vm_readv(2), or through /proc/PID/mem where a filter or the kernel's configuration refuses that call. It
+// requires the rights of a ptrace attach, but stops nothing.
 func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -45,7 +46,38 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 func readMemory(tid int, b []byte, addr uint64) (int, error) {
 	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
-	return unix.ProcessVMReadv(tid, local, remote, 0)
+	n, err := unix.ProcessVMReadv(tid, local, remote, 0)
+	if !Refused(err) {
+		return n, err
+	}
+	return ReadMemory(tid, [][]byte{b}, []uint64{addr}, err)
+}
+
+// Refused reports whether process_vm_readv(2) failed for a reason that need not hold for /proc/PID/mem: a seccomp filter, or a kernel built
+// without CONFIG_CROSS_MEMORY_ATTACH. The call also fails so if the process may not be read at all, and then the file cannot be opened.
+func Refused(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) }
+
+// ReadMemory reads through /proc/PID/mem, with the results of process_vm_readv(2): it stops before the first address that cannot be read.
+// Refused is the error if the file cannot be opened, because then the process itself may not be read.
+func ReadMemory(pid int, to [][]byte, addrs []uint64, refused error) (got int, err error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, refused
+	}
+	defer unix.Close(fd)
+	for i, b := range to {
+		n, err := unix.Pread(fd, b, int64(addrs[i]))
+		got += max(n, 0)
+		switch {
+		case errors.Is(err, unix.EIO) && got > 0:
+			return got, nil
+		case errors.Is(err, unix.EIO): // proc(5): nothing is mapped there
+			return 0, unix.EFAULT
+		case err != nil || n < len(b):
+			return got, err
+		}
+	}
+	return got, nil
 }
 
 // find finds the mapped file without opening it (O_PATH of open(2)).
@@ -86,7 +118,7 @@ func mapFilesHelp(m *Mapping, err error) error {
 	if m.Deleted || !errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("%w: CAP_CHECKPOINT_RESTORE or root reaches the mapped one, through map_files", err)
 	}
-	return fmt.Errorf("%w: CAP_DAC_READ_SEARCH or root may read it", err)
+	return fmt.Errorf("%w: %w", err, ErrPrivate)
 }
 
 // reopen opens for reading what locate found, if it is a regular file.

@@ -56,16 +56,30 @@ func (p *Process) Blame(err error) error {
 	return err
 }
 
-// ending reports whether the thread used for the process is exiting: PF_EXITING (linux/sched.h) in field 9 of its stat file.
+// ending reports whether the thread used for the process is exiting: PF_EXITING of linux/sched.h.
 func (p *Process) ending() bool {
-	const exiting, flagsAfterName = 0x4, 9 - 3
+	const exiting = 0x4
+	flags, ok := p.flags()
+	return !ok || flags&exiting != 0
+}
+
+// OfKernel reports whether the process is a thread of the kernel, which has no memory of its own: PF_KTHREAD of linux/sched.h.
+func (p *Process) OfKernel() bool {
+	const kernelThread = 0x200000
+	flags, ok := p.flags()
+	return ok && flags&kernelThread != 0
+}
+
+// flags returns field 9 of the stat file of the thread used for the process.
+func (p *Process) flags() (flags uint64, ok bool) {
+	const flagsAfterName = 9 - 3
 	b, err := os.ReadFile(p.dir() + "/stat")
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	if err != nil || len(f) <= flagsAfterName {
-		return true
+		return 0, false
 	}
-	flags, err := strconv.ParseUint(f[flagsAfterName], 10, 64)
-	return err == nil && flags&exiting != 0
+	flags, err = strconv.ParseUint(f[flagsAfterName], 10, 64)
+	return flags, err == nil
 }
 
 // runs reports whether the process has a thread with this ID that has not ended.

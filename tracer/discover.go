@@ -64,6 +64,9 @@ func Check(p *process.Process) error {
 	if err != nil {
 		return err
 	}
+	if p.OfKernel() {
+		return &process.KernelError{PID: p.PID, Name: p.Name()}
+	}
 	return anyLibrary(p, maps)
 }
 

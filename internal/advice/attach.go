@@ -7,8 +7,6 @@ package advice
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -39,6 +37,10 @@ func explainAttach(err error, pid int) error {
 		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while it was attached to: nothing was seen of it", pid), err))
 	case errors.Is(err, process.ErrNotExist):
 		return noProcess(err, pid)
+	case errors.As(err, new(*process.KernelError)):
+		return exit.With(exit.Nothing, err)
+	case errors.Is(err, process.ErrPrivate):
+		return exit.With(exit.NotPermitted, err)
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return exit.With(exit.NotPermitted, exit.Say(fmt.Sprintf("not permitted to trace %s\n%s", processName(pid), permissionHelp(pid)), err))
 	case errors.Is(err, tracer.ErrNoCUDA):
@@ -64,24 +66,10 @@ func noProcess(err error, pid int) error {
 	if ended := new(process.EndedError); errors.As(err, &ended) {
 		text = ended.Error()
 	}
-	if owner := threadOf(pid); owner != 0 {
-		text = fmt.Sprintf("%d is a thread of process %d: use -p %d", pid, owner, owner)
+	if thread := new(process.ThreadError); errors.As(err, &thread) {
+		text = thread.Error()
 	}
 	return exit.With(exit.Nothing, exit.Say(text+"\n  to list those that use a GPU: gputrace", err))
-}
-
-// threadOf is the process that a thread belongs to; 0: it is no thread.
-func threadOf(pid int) int {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(status), "\nTgid:\t")
-	owner, err := strconv.Atoi(strings.SplitN(rest, "\n", 2)[0])
-	if err != nil || owner == pid {
-		return 0
-	}
-	return owner
 }
 
 // forbidden reports whether programs were refused for want of a right. The verifier, which refuses what a program does, says EACCES
@@ -113,15 +101,19 @@ func permissionHelp(pid int) string {
 		lines = append(lines, fmt.Sprintf("  missing %s (%s)", c.Name, c.Why))
 	}
 	if len(missing) > 0 {
-		try := fmt.Sprintf("  try: sudo gputrace -p %d", pid)
-		if pid == 0 { // of a job
-			try = "  try the same with sudo"
+		give := doctor.Give()
+		if give[0].Where == "host" { // else sudo cannot give them either
+			lines = append(lines, trySudo(pid))
 		}
-		lines = append(lines, try, "  or give it the capabilities once:")
-		for _, f := range doctor.Give() {
+		lines = append(lines, "  or give it the capabilities once:")
+		for _, f := range give {
 			lines = append(lines, fmt.Sprintf("    %-11s %s", f.Where+":", f.Line))
 		}
 		return strings.Join(lines, "\n")
+	}
+	if doctor.InnerUserNamespace() {
+		return "  gputrace is in a user namespace of its own, as in a rootless container, and its capabilities do not count for BPF\n" +
+			"  run it outside of the container, as root: it traces processes in containers too"
 	}
 	if doctor.PtraceScope() == "3" {
 		return scopeForbidsAll
@@ -129,8 +121,20 @@ func permissionHelp(pid int) string {
 	if doctor.LockedDown() {
 		return "  the kernel is locked down (confidentiality): BPF may not read memory; boot with lockdown=integrity"
 	}
-	return fmt.Sprintf("  the capabilities are there; what else forbids it is found by: gputrace doctor -p %d", pid)
+	return noneMissing
 }
+
+// trySudo is the simplest line that gives rights.
+func trySudo(pid int) string {
+	if pid == 0 { // of a job
+		return "  try the same with sudo"
+	}
+	return fmt.Sprintf("  try: sudo gputrace -p %d", pid)
+}
+
+// noneMissing is for a process that may not be read although gputrace has every capability for that.
+const noneMissing = "  no capability is missing: it is of another user namespace, or a security module protects it; " +
+	"try on the host, outside of containers"
 
 const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
 

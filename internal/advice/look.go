@@ -65,7 +65,7 @@ func rootHelp() string {
 	if err != nil {
 		return "  which capability is missing is not known: " + err.Error()
 	}
-	return "  no capability is missing: it is of another user namespace, or a security module protects it; try on the host, outside of containers"
+	return noneMissing
 }
 
 // noAllocatorHelp names a child that has an allocator, if there is one.

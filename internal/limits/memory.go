@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Memory of a trace besides the kernel's rings and tables, bytes: measured on PyTorch jobs by what a control group is charged
@@ -77,14 +78,23 @@ func available(meminfo string) (uint64, bool) {
 }
 
 // FitMemory chooses how a trace fits: as asked for, with a smaller ring if the size is not fixed, without holders. If nothing fits, the
-// error names the memory. kernel is what the kernel takes for a ring of a size, beside the rows.
+// error names the memory. kernel is what the kernel takes for a ring of a size, beside the rows. FitMemory waits a moment for the maps of a
+// gputrace that has just ended in the same control group, because the kernel frees them later.
 func FitMemory(ring int, fixed bool, kernel func(ring int) (uint64, error)) (*Budget, error) {
-	room, ok := FreeMemory()
-	if !ok {
-		return &Budget{Ring: ring, Holders: true}, nil
+	for end := time.Now().Add(freedAfter); ; time.Sleep(freedAfter / 10) {
+		room, ok := FreeMemory()
+		if !ok {
+			return &Budget{Ring: ring, Holders: true}, nil
+		}
+		b, err := room.fit(ring, fixed, kernel)
+		if err == nil || time.Now().After(end) {
+			return b, err
+		}
 	}
-	return room.fit(ring, fixed, kernel)
 }
+
+// freedAfter is more than the kernel takes to free the maps of a program that has ended: some periods of RCU.
+const freedAfter = 500 * time.Millisecond
 
 func (r Room) fit(ring int, fixed bool, kernel func(ring int) (uint64, error)) (*Budget, error) {
 	ways := []Budget{{Ring: ring, Need: memoryMany, Holders: true}}

@@ -17,6 +17,8 @@ static const struct {
     {"bpf", SYS_bpf},
     {"perf_event_open", SYS_perf_event_open},
     {"process_vm_readv", SYS_process_vm_readv},
+    {"pidfd_open", SYS_pidfd_open},
+    {"openat2", SYS_openat2},
 };
 
 static int number_of(const char *name) {
@@ -29,7 +31,7 @@ int main(int argc, char **argv) {
     int number = argc > 2 ? number_of(argv[1]) : -1;
 
     if (number < 0) {
-        fprintf(stderr, "usage: forbid bpf|perf_event_open|process_vm_readv PROGRAM [ARGUMENTS]\n");
+        fprintf(stderr, "usage: forbid bpf|perf_event_open|process_vm_readv|pidfd_open|openat2 PROGRAM [ARGUMENTS]\n");
         return 2;
     }
     struct sock_filter filter[] = {

@@ -9,7 +9,6 @@ package feature
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 
@@ -149,6 +148,7 @@ type SystemCall struct {
 
 // SystemCalls makes each system call without an effect: with arguments that the kernel rejects before it checks rights,
 // so that only a filter can refuse it. On kernels that check rights first, bpf(2) is also refused without CAP_BPF.
+// process_vm_readv(2) is not among them, because /proc/PID/mem does the same.
 func SystemCalls() []SystemCall {
 	raw := func(number uintptr, args ...uintptr) error {
 		args = append(args, 0, 0, 0, 0, 0, 0)
@@ -163,10 +163,6 @@ func SystemCalls() []SystemCall {
 	return []SystemCall{
 		{Name: "bpf", Err: raw(unix.SYS_BPF, 1<<30)},
 		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: HasUprobeMulti()},
-		{
-			Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid())),
-			Without: "Python's frames, holders and the allocator state are not read",
-		},
 		{Name: "pidfd_open", Err: raw(unix.SYS_PIDFD_OPEN, bad)},
 		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad), Without: "files that the program names are not read"},
 	}
