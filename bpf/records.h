@@ -55,6 +55,7 @@ enum event_kind {
 	KIND_RESET = 8,
 	KIND_TRIM = 9,
 	KIND_MARK = 10,
+	KIND_MEMORY_INFO = 11,
 	/* Calls that make no event: they say on which device the thread allocates from now on. */
 	KIND_SET_CONTEXT = 64,
 	KIND_SET_DEVICE = 65,

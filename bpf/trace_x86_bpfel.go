@@ -96,6 +96,7 @@ const (
 	TraceEventKindKIND_RESET         TraceEventKind = 8
 	TraceEventKindKIND_TRIM          TraceEventKind = 9
 	TraceEventKindKIND_MARK          TraceEventKind = 10
+	TraceEventKindKIND_MEMORY_INFO   TraceEventKind = 11
 	TraceEventKindKIND_SET_CONTEXT   TraceEventKind = 64
 	TraceEventKindKIND_SET_DEVICE    TraceEventKind = 65
 )

@@ -43,6 +43,7 @@ var (
 	poolAlloc     = effect{event.KindAlloc, event.LayerHolder, event.ObjectPool}
 	poolFree      = effect{event.KindFree, event.LayerHolder, event.ObjectPool}
 	poolTrim      = effect{event.KindTrim, event.LayerHolder, event.ObjectPool}
+	memoryInfo    = effect{event.KindMemoryInfo, event.LayerDevice, event.ObjectMemory}
 	contextAlloc  = effect{event.KindAlloc, event.LayerHolder, event.ObjectContext}
 	contextFree   = effect{event.KindFree, event.LayerHolder, event.ObjectContext}
 	contextReset  = effect{event.KindReset, event.LayerHolder, event.ObjectContext}
@@ -77,8 +78,8 @@ var effects = map[string]effect{
 
 	"cuGraphAddMemAllocNode": virtualAlloc, "cuGraphAddMemFreeNode": virtualFree, "cuDeviceGraphMemTrim": poolTrim,
 	"cuMemPoolCreate": poolAlloc, "cuMemPoolImportFromShareableHandle": poolAlloc, "cuMemPoolDestroy": poolFree,
-	"cuMemPoolTrimTo": poolTrim,
-	"cuCtxCreate_v2":  contextAlloc, "cuCtxCreate_v3": contextAlloc, "cuCtxCreate_v4": contextAlloc,
+	"cuMemPoolTrimTo": poolTrim, "cuMemGetInfo_v2": memoryInfo,
+	"cuCtxCreate_v2": contextAlloc, "cuCtxCreate_v3": contextAlloc, "cuCtxCreate_v4": contextAlloc,
 	"cuDevicePrimaryCtxRetain": contextAlloc, "cuDevicePrimaryCtxRelease_v2": contextFree,
 	"cuDevicePrimaryCtxReset_v2": contextReset, "cuCtxDestroy_v2": contextReset,
 	"cuCtxCreate": contextAlloc, "cuCtxDestroy": contextReset, "cuCtxAttach": contextAlloc, "cuCtxDetach": contextFree,
@@ -108,7 +109,7 @@ var hipEffects = map[string]effect{
 
 	"hipGraphAddMemAllocNode": virtualAlloc, "hipGraphAddMemFreeNode": virtualFree, "hipDrvGraphAddMemFreeNode": virtualFree,
 	"hipMemPoolCreate": poolAlloc, "hipMemPoolImportFromShareableHandle": poolAlloc, "hipMemPoolDestroy": poolFree,
-	"hipMemPoolTrimTo": poolTrim, "hipDeviceGraphMemTrim": poolTrim,
+	"hipMemPoolTrimTo": poolTrim, "hipDeviceGraphMemTrim": poolTrim, "hipMemGetInfo": memoryInfo,
 	"hipCtxCreate": contextAlloc, "hipCtxDestroy": contextReset, "hipDevicePrimaryCtxRetain": contextAlloc,
 	"hipDevicePrimaryCtxReset": contextReset, "hipDeviceReset": contextReset,
 }
@@ -456,7 +457,7 @@ func (a *account) applyOne(t *testing.T, c *ledgerCall) {
 		a.unmap(t, c)
 	case event.KindReset:
 		a.reset(c)
-	case event.KindTrim:
+	case event.KindTrim, event.KindMemoryInfo:
 	default:
 		require.FailNow(t, "no way to count "+c.function)
 	}

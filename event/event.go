@@ -27,12 +27,15 @@ const (
 	KindTrim  Kind = 9 // the pool Addr returned all but Size unused bytes to the driver. Addr 0: the graphs' pool
 	// KindMark marks a possible beginning of a step and changes no memory. Stack is its call stack, Call the function.
 	KindMark Kind = 10
+	// KindMemoryInfo: the driver told the program that Size bytes of the device are free, of Handle bytes in all. It
+	// changes no memory. PyTorch asks before it reports that it is out of memory.
+	KindMemoryInfo Kind = 11
 )
 
 var kindNames = map[Kind]string{
 	KindAlloc: "alloc", KindFree: "free", KindFreeFailed: "free_failed", KindOutOfMemory: "oom", KindMap: "map",
 	KindUnmap: "unmap", KindRetain: "retain", KindReset: "reset", KindTrim: "trim",
-	KindMark: "mark",
+	KindMark: "mark", KindMemoryInfo: "memory_info",
 }
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
@@ -130,7 +133,7 @@ type Event struct {
 	// the size, and for memory opened or imported without a size.
 	Size uint64
 	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory comes from; for the BFC allocator, the
-	// allocator instance. Unknown when not known.
+	// allocator instance; for KindMemoryInfo, the bytes of the device. Unknown when not known.
 	Handle uint64
 	// Context is the current context, if the thread was seen to choose one; otherwise Unknown.
 	Context uint64

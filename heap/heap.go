@@ -69,7 +69,7 @@ func New() *Heap {
 //   - KindReset removes everything that was allocated in the context, or on the device, except physical memory; see
 //     DriverAccount.Doubtful for what may not be in it.
 //   - KindFreeFailed undoes the same thread's last free of that address or handle, whatever happened in between.
-//   - KindMark changes nothing.
+//   - KindMark and KindMemoryInfo change nothing.
 func (h *Heap) Apply(e *event.Event) {
 	if h.events == 0 {
 		h.first = e.Time
@@ -77,7 +77,7 @@ func (h *Heap) Apply(e *event.Event) {
 	h.events++
 	h.now = max(h.now, e.Time)
 	switch {
-	case e.Kind == event.KindMark:
+	case e.Kind == event.KindMark, e.Kind == event.KindMemoryInfo:
 	case !plausible(e):
 		h.ignored++
 	case e.Layer == event.LayerTorch:

@@ -33,8 +33,8 @@ const (
 const (
 	Major = 1
 	// 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow; 1.4 has event.KindMark, 1.5 readings of
-	// the driver and of holders while a program runs.
-	Minor = 5
+	// the driver and of holders while a program runs, 1.6 event.KindMemoryInfo.
+	Minor = 6
 )
 
 // frameType is the type of a frame's content. Readers skip the types that they do not know.

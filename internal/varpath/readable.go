@@ -24,7 +24,7 @@ func IsGraph(name string) bool {
 	return graphNode.MatchString(name)
 }
 
-// HoldsGraph reports whether a holder leads to memory through a graph of autograd: one that it names, or that of a variable.
+// HoldsGraph reports whether a holder leads to memory through a graph of autograd, with or without a variable.
 func HoldsGraph(name string) bool {
 	p := Parse(name)
 	return IsGraph(name) || slices.ContainsFunc(p.Elements, func(e string) bool { return strings.HasPrefix(e, graph) })

@@ -548,6 +548,8 @@ static int graph_generic(struct block *b, size_t n) {
     }
     if (!rc) rc = n % 3 ? launched(b, launch_driver(b)) : give_last(b);
     DO(cuDeviceGraphMemTrim, 0);
+    size_t avail, total;
+    DO(cuMemGetInfo_v2, &avail, &total);
     return rc;
 }
 _Static_assert(sizeof(struct node) <= sizeof(((struct block *)0)->scratch), "it fits");

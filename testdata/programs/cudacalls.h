@@ -122,6 +122,7 @@ enum { RUNTIME, DRIVER };
     X(DRIVER, cuGraphExecDestroy, ptr)                                                                                 \
     X(DRIVER, cuGraphDestroy, ptr)                                                                                     \
     X(DRIVER, cuDeviceGraphMemTrim, int)                                                                               \
+    X(DRIVER, cuMemGetInfo_v2, size_t *, size_t *)                                                                     \
     X(DRIVER, cuDeviceGetCount, int *)                                                                                 \
     X(DRIVER, cuCtxCreate_v2, ptr *, unsigned, int)                                                                    \
     X(DRIVER, cuCtxCreate, ptr *, unsigned, int)                                                                       \

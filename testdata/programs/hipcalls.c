@@ -79,6 +79,7 @@ enum { HIP };
     X(HIP, hipGraphExecDestroy, ptr)                                                                                   \
     X(HIP, hipGraphDestroy, ptr)                                                                                       \
     X(HIP, hipDeviceGraphMemTrim, int)                                                                                 \
+    X(HIP, hipMemGetInfo, size_t *, size_t *)                                                                          \
     X(HIP, hipCtxCreate, ptr *, unsigned, int)                                                                         \
     X(HIP, hipCtxDestroy, ptr)                                                                                         \
     X(HIP, hipCtxSetCurrent, ptr)                                                                                      \
@@ -373,6 +374,8 @@ static int graph(struct block *b, size_t n) {
     if (rc || (rc = DO(hipGraphLaunch, s->p, 0))) return rc;
     b->part[1].other = 0;
     DO(hipDeviceGraphMemTrim, 0);
+    size_t avail, total;
+    DO(hipMemGetInfo, &avail, &total);
     return 0;
 }
 

@@ -271,7 +271,7 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 		if e.Layer == event.LayerTorch {
 			e.Size = row.EventSize(dims)
 		}
-	case event.KindMap, event.KindUnmap, event.KindTrim:
+	case event.KindMap, event.KindUnmap, event.KindTrim, event.KindMemoryInfo:
 		e.Size = row.EventSize(dims)
 	}
 }

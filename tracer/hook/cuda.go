@@ -66,6 +66,13 @@ func (m maker) trim(symbol string, pool Operand, keep ...Operand) Row {
 	return r
 }
 
+// info returns the row of a function that tells how much of the current device is free, and its size.
+func (m maker) info(symbol string, free, total Operand) Row {
+	r := m.row(symbol, event.KindMemoryInfo, event.LayerDevice, event.ObjectMemory)
+	r.Dims, r.Handle = []Operand{free}, total
+	return r
+}
+
 // context returns the row of a function that creates a context, or adds a reference to one.
 func (m maker) context(symbol string, addr, ordinal Operand) Row {
 	return m.object(symbol, event.LayerHolder, event.ObjectContext, addr).on(ordinal)
@@ -184,6 +191,7 @@ func driverMemory(m maker) []Row {
 	device, host := event.LayerDevice, event.LayerHost
 	none := Operand{}
 	return []Row{
+		m.info("cuMemGetInfo_v2", out(0), out(1)),
 		m.alloc("cuMemAlloc_v2", device, out(0), arg(1)),
 		m.alloc("cuMemAllocManaged", device, out(0), arg(1)),
 		m.object("cuMemAllocPitch_v2", device, event.ObjectMemory, out(0), out(1), arg(3)).sized(pitched),

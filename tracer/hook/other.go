@@ -18,6 +18,7 @@ func hip(m maker) []Row {
 func hipMemory(m maker) []Row {
 	device := event.LayerDevice
 	return []Row{
+		m.info("hipMemGetInfo", out(0), out(1)),
 		m.alloc("hipMalloc", device, out(0), arg(1)),
 		m.alloc("hipExtMallocWithFlags", device, out(0), arg(1)),
 		m.alloc("hipMallocManaged", device, out(0), arg(1)),

@@ -45,6 +45,7 @@ void init(void); // reads the settings once per process, and again in a forked c
 int charge(int dev, size_t n);
 void refund(int dev, size_t n);
 size_t in_use(int dev); // by all processes; needs no lock
+int memory_info(size_t *avail, size_t *total, int dev);
 
 // ---- address ranges
 

@@ -74,6 +74,14 @@ void refund(int dev, size_t n) {
     if (dev >= 0) __atomic_sub_fetch(&self->used[set.gpu[dev]], n, __ATOMIC_RELAXED);
 }
 size_t in_use(int dev) { return books_used(books, set.gpu[dev]); }
+int memory_info(size_t *avail, size_t *total, int dev) {
+    size_t used = in_use(dev);
+    *total = set.device_mem;
+    *avail = used > set.device_mem ? 0 : set.device_mem - used;
+    note.dev = dev;
+    note.other = *total;
+    return OK;
+}
 
 // upper is the index of the first range that starts behind p.
 static size_t upper(dptr p) {

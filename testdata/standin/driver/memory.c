@@ -15,11 +15,7 @@ int cuMemAllocPitch_v2(dptr *out, size_t *pitch, size_t width, size_t height, un
 }
 int cuMemFree_v2(dptr p) { return BOOK_FREE(dev_free(p), p, 0); }
 int cuMemGetInfo_v2(size_t *avail, size_t *total) {
-    init();
-    size_t used = in_use(cur_dev());
-    *total = set.device_mem;
-    *avail = used > set.device_mem ? 0 : set.device_mem - used;
-    return OK;
+    return BOOK(memory_info(avail, total, cur_dev()), 0, *avail);
 }
 
 // ---- arrays

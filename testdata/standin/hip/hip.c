@@ -29,13 +29,7 @@ int hipSetDevice(int dev) {
 }
 int hipDeviceSynchronize(void) { return LOCKED((pools_sync(), OK)); }
 int hipStreamSynchronize(void *s) { return LOCKED((pools_sync(), OK)); }
-int hipMemGetInfo(size_t *avail, size_t *total) {
-    init();
-    size_t used = in_use(device);
-    *total = set.device_mem;
-    *avail = used > set.device_mem ? 0 : set.device_mem - used;
-    return OK;
-}
+int hipMemGetInfo(size_t *avail, size_t *total) { return BOOK(memory_info(avail, total, device), 0, *avail); }
 
 // ---- memory of the device
 

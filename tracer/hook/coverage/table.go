@@ -445,15 +445,19 @@ var groups = []Group{
 	},
 
 	{
+		Family: queries, Status: Hooked,
+		Driver: "cuMemGetInfo_v2", HIP: "hipMemGetInfo",
+	},
+	{
 		Family: queries, Status: NotMemory,
 		Reason: "sizes and properties of memory",
-		Driver: "cuMemGetInfo cuMemGetInfo_v2 cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetAddressRange cuMemGetAddressRange_v2" +
+		Driver: "cuMemGetInfo cuDeviceTotalMem cuDeviceTotalMem_v2 cuMemGetAddressRange cuMemGetAddressRange_v2" +
 			" cuMemGetAllocationGranularity cuMemGetAllocationPropertiesFromHandle cuMemGetLocationInfo cuMemHostGetDevicePointer" +
 			" cuMemHostGetDevicePointer_v2 cuMemHostGetFlags cuMemPoolGetAttribute cuMemRangeGetAttribute cuMemRangeGetAttributes" +
 			" cuPointerGetAttribute cuPointerGetAttributes cuMulticastGetGranularity cuLogicalEndpointGetLimits cuLogicalEndpointQuery",
 		Runtime: "cudaMemGetInfo cudaMemGetLocationInfo cudaHostGetDevicePointer cudaMemPoolGetAttribute cudaMemRangeGetAttribute" +
 			" cudaMemRangeGetAttributes",
-		HIP: "hipMemGetInfo hipDeviceTotalMem hipMemGetAddressRange hipMemPtrGetInfo hipMemGetAllocationGranularity" +
+		HIP: "hipDeviceTotalMem hipMemGetAddressRange hipMemPtrGetInfo hipMemGetAllocationGranularity" +
 			" hipMemGetAllocationPropertiesFromHandle hipHostGetDevicePointer hipMemPoolGetAttribute hipMemRangeGetAttribute" +
 			" hipMemRangeGetAttributes hipPointerGetAttribute hipDrvPointerGetAttributes",
 		LevelZero: "zeMemGetAddressRange zeMemGetAllocProperties zeMemGetPitchFor2dImage zePhysicalMemGetProperties" +
