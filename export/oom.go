@@ -75,6 +75,11 @@ func (s *Source) replayOOM(report *oom.Report) error {
 		c.Replay, err = s.replayBeside(c, outside)
 		return err
 	}
+	if c.UnseenExact {
+		var err error
+		c.Replay, err = s.replayBeside(c, c.Unseen)
+		return err
+	}
 	if c.Unseen == 0 {
 		return nil
 	}

@@ -178,6 +178,9 @@ func (c *Case) larger() Cause {
 		x.Bytes = c.State + c.Requested
 	case c.hasEarlier() && c.Torch.Allocated != event.Unknown && c.Requested != event.Unknown:
 		level := c.Torch.Allocated + c.Requested
+		if c.served { // it is the memory beside the request that is more
+			level = c.Torch.Allocated
+		}
 		if usual := c.Healthy + c.growing(); level > usual {
 			x.Bytes = level - usual
 		}

@@ -134,11 +134,20 @@ func (c *Case) isAbsurd() bool {
 func (c *Case) growing() uint64 {
 	var out uint64
 	for i := range c.Findings {
-		if f := &c.Findings[i]; f.Confidence != leaks.Low && !math.IsNaN(f.Bytes) {
+		if f := &c.Findings[i]; isCertain(f) && !math.IsNaN(f.Bytes) {
 			out += f.LiveBytes
 		}
 	}
 	return min(out, c.net)
+}
+
+// longPeriod is the number of steps between two rises from which few rises suffice: a warm-up does not last that long.
+const longPeriod = 8
+
+// isCertain reports whether a finding counts as a cause. Equal amounts at equal long distances do even if there are few of them: that
+// a queue may have filled changes nothing about the failure.
+func isCertain(f *leaks.Finding) bool {
+	return f.Confidence != leaks.Low || f.Kind == leaks.Leak && f.Period >= longPeriod
 }
 
 // isOther reports whether a pool other than the request's has free memory that the request could use: a large enough

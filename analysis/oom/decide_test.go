@@ -40,6 +40,21 @@ func trains(peak uint64, change func(c *Case)) *Case {
 	})
 }
 
+// TestFewRises: a few equal rises at long equal distances are growth; others of low confidence can be a queue that fills.
+func TestFewRises(t *testing.T) {
+	for name, c := range map[string]struct {
+		f    leaks.Finding
+		want bool
+	}{
+		"certain":        {leaks.Finding{Kind: leaks.Growth, Confidence: leaks.Medium}, true},
+		"each fold":      {leaks.Finding{Kind: leaks.Leak, Confidence: leaks.Low, Period: longPeriod}, true},
+		"each step":      {leaks.Finding{Kind: leaks.Leak, Confidence: leaks.Low, Period: longPeriod - 1}, false},
+		"varying amount": {leaks.Finding{Kind: leaks.Growth, Confidence: leaks.Low, Period: 40}, false},
+	} {
+		require.Equal(t, c.want, isCertain(&c.f), name)
+	}
+}
+
 // found is a finding that has grown so far.
 func found(bytes uint64, sure leaks.Confidence) []leaks.Finding {
 	return []leaks.Finding{{Layer: event.LayerTorch, LiveBytes: bytes, Confidence: sure}}

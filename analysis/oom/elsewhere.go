@@ -83,6 +83,10 @@ const contextMost = 1 << 30
 func (c *Case) setUnseen() {
 	c.Unseen = 0
 	own := figures.Add(c.Torch.Reserved, c.Other.Bytes)
+	if c.hasFree() && c.Others == event.Unknown && !c.Async {
+		c.setRest(own)
+		return
+	}
 	if c.Free != event.Unknown || c.Others != event.Unknown || !c.asks || !c.whole || c.Async || c.Tries == 0 || c.Asked == event.Unknown || c.Total == event.Unknown || own == event.Unknown {
 		return
 	}

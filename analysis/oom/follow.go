@@ -38,6 +38,8 @@ type follower struct {
 	signs    map[event.StackID]advice.Signs
 	gathered map[accountKey]gathered
 
+	told map[threadKey]told // what threads were just told of their device
+
 	lines map[lineKey]uint64 // stream in which a line that was refused something allocates; event.Unknown: several
 	step  int                // current step
 	other uint64             // memory outside PyTorch at its beginning; event.Unknown
@@ -65,7 +67,9 @@ const (
 func newFollower(in *Input) *follower {
 	return &follower{
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
-		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{}, context: map[int][]uint64{}, signs: map[event.StackID]advice.Signs{}, gathered: map[accountKey]gathered{}, async: newAsync(in.Trace),
+		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{},
+		context: map[int][]uint64{}, signs: map[event.StackID]advice.Signs{}, gathered: map[accountKey]gathered{}, async: newAsync(in.Trace),
+		told: map[threadKey]told{},
 	}
 }
 
@@ -175,6 +179,7 @@ func (f *follower) event(e *event.Event, h *heap.Heap) {
 		f.note(e)
 		f.seeGathered(e)
 	}
+	f.hear(e)
 	if e.Kind != event.KindOutOfMemory || f.done == len(f.cases) {
 		return
 	}
@@ -211,6 +216,9 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 		if d, ok := f.async.only(c.PID); ok && c.Device.Index < 0 {
 			c.Device = d
 		}
+	}
+	if c.Reported {
+		c.told = f.told[threadKey{c.PID, c.TID}]
 	}
 	f.setBalance(c, h)
 	if c.Async = c.Own || f.async.has(c.PID, c.Device); c.Async {

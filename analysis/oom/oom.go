@@ -117,9 +117,11 @@ type Case struct {
 	Returned uint64 // lower bound of what others returned between the failure and the reading, part of Others; 0: nothing known
 	Rest     uint64 // used by no process that the driver lists, such as the driver's own; Unknown
 	Free     uint64 // Total less all use, at the failing call
-	// Unseen is a lower bound of the context and other processes, derived from the refusal if no reading has the figure; 0: none.
-	Unseen uint64
-	Read   uint64 // time of the reading, CLOCK_BOOTTIME nanoseconds; 0: there was none
+	// Unseen is the context and other processes together, if no reading has the figures; 0: not known. It is a lower
+	// bound that follows from the refusal, or UnseenExact: the driver told the program how much was free.
+	Unseen      uint64
+	UnseenExact bool
+	Read        uint64 // time of the reading, CLOCK_BOOTTIME nanoseconds; 0: there was none
 
 	Limit      uint64 // the program's own, bytes of segments; Unknown: none, or not known
 	LimitBelow uint64 // if only bounds are known, the limit is at least Limit and less than this; 0: Limit is exact
@@ -128,6 +130,10 @@ type Case struct {
 	Largest uint64     // largest free piece that a smaller request could have used
 	Pieces  uint64     // all inactive splits of the request's pool and stream
 	Pins    []Pin      // the segments with the most free memory, and the blocks that keep them
+
+	// served: the line got as much before the first step, as in a first evaluation.
+	served bool
+	told   told // by the driver, just before the failure was reported
 
 	Top        []Holding // live blocks by line, holder and category, largest first
 	Categories []Sum     // live blocks by category, largest first

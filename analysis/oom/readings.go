@@ -132,15 +132,17 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 // setUse sets how much of the device was free at the failing call.
 func (c *Case) setUse() {
 	own := figures.Add(figures.Add(c.held(), c.Other.Bytes), c.Context)
-	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
+	if used := figures.Add(own, c.Others); c.Total != event.Unknown && used != event.Unknown {
+		if c.Rest != event.Unknown {
+			used += c.Rest
+		}
+		if used <= c.Total {
+			c.Free = c.Total - used
+		}
+	}
+	if c.hasFree() {
+		c.takeFree()
 		return
-	}
-	used := own + c.Others
-	if c.Rest != event.Unknown {
-		used += c.Rest
-	}
-	if used <= c.Total {
-		c.Free = c.Total - used
 	}
 	c.setReturned()
 }

@@ -28,6 +28,7 @@ const (
 
 // lineAsks is what is known of the requests of a line.
 type lineAsks struct {
+	early   uint64 // the largest before the first step
 	largest uint64 // of the steps that have ended
 	now     uint64 // of the current step, or of the last one with a request
 	step    int    // the step of now
@@ -81,6 +82,8 @@ func (s *lineAsks) begin(step int) {
 	if s.step > 0 {
 		s.steps++
 		s.largest = max(s.largest, s.now)
+	} else {
+		s.early = max(s.early, s.now)
 	}
 	s.step, s.now = step, 0
 }
@@ -156,6 +159,9 @@ func (f *follower) setRequests(c *Case) {
 		return
 	}
 	c.Departs, c.Ladder = t.asks.atFailure(c.Site, c.Requested, c.Step)
+	if s := t.asks.lines[c.Site]; s != nil && c.Step > 0 {
+		c.served = roundedUp(s.early) >= c.Requested
+	}
 }
 
 // roundedUp is a size as PyTorch rounds it (round_size in c10/cuda/CUDACachingAllocator.cpp) unless its settings say otherwise.

@@ -206,6 +206,8 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
 	switch {
+	case c.UnseenExact:
+		parts = append(parts, "context and other processes "+Bytes(c.Unseen))
 	case c.Unseen > 0:
 		parts = append(parts, "context and other processes at least "+Bytes(c.Unseen))
 	case c.Context == event.Unknown && c.Others == event.Unknown:
@@ -216,7 +218,7 @@ func OOMDevice(c *oom.Case, began uint64) string {
 	if c.Rest > 0 && c.Rest != event.Unknown {
 		parts = append(parts, "no process "+Bytes(c.Rest))
 	}
-	if c.Unseen > 0 {
+	if c.Unseen > 0 && !c.UnseenExact {
 		parts = append(parts, "free less than "+Bytes(c.Asked))
 	} else {
 		parts = append(parts, "free "+Bytes(c.Free))

@@ -68,8 +68,12 @@ func line(site string) string {
 
 func othersText(c *oom.Case, asked string) string {
 	if c.Others == event.Unknown {
-		return fmt.Sprintf("other processes: %s. This process has %s of the device's %s; its context and other processes have at least %s", asked,
-			table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total), table.Bytes(c.Unseen))
+		least := "at least "
+		if c.UnseenExact {
+			least = ""
+		}
+		return fmt.Sprintf("other processes: %s. This process has %s of the device's %s; its context and other processes have %s%s", asked,
+			table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total), least, table.Bytes(c.Unseen))
 	}
 	text := fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, table.OOMOthers(c), table.Bytes(c.Total))
 	if x := c.Cause(oom.OtherProcess); x.Usual != event.Unknown && x.Usual < x.Bytes {
