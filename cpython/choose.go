@@ -48,6 +48,9 @@ func (r *Runtime) Beside(mem process.Memory) string {
 // the one whose objects PyTorch makes.
 const torchBinding = "libtorch_python.so"
 
+// Binds reports whether a file is the library by which PyTorch is bound to an interpreter.
+func Binds(file string) bool { return path.Base(file) == torchBinding }
+
 // boundNames are variables of the interpreter that an extension refers to by a relocation, which the linker resolves when
 // it loads it.
 var boundNames = []string{"_Py_NoneStruct", "PyType_Type", "_Py_TrueStruct"}

@@ -64,6 +64,9 @@ func (r *Runtime) checkType(mem process.Memory, b []byte, want wantedType) error
 		return nil
 	}
 	w := &wantedTypes[want]
+	if want == typeCode && r.types[want].Load() != 0 {
+		return fmt.Errorf("got an object of type %#x, want %s: of another interpreter, or freed", typ, w.name)
+	}
 	t, err := read(mem, typ, int(TypeFlags+shift)+8)
 	if err != nil {
 		return fmt.Errorf("type of object, want %s: %w", w.name, err)

@@ -12,10 +12,10 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// jsonVersion is that of the JSON: it changes when the meaning of a field does.
+// jsonVersion changes when the meaning of a field does.
 const jsonVersion = 1
 
-// WriteJSON writes a report for a program to read. version is that of gputrace.
+// WriteJSON writes a report for a program to read. version is gputrace's own.
 func WriteJSON(w io.Writer, r *Report, version string) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

@@ -47,7 +47,7 @@ func (t *Target) refresh() {
 			t.crowdedOut(err)
 			return
 		}
-		if t.python == nil {
+		if t.python == nil || t.maybeBound() {
 			t.findPython()
 		}
 		err := t.publish(try == refreshTries)
@@ -223,12 +223,11 @@ func (t *Target) refreshInterval() time.Duration {
 	}
 }
 
-// retryPython searches again for an interpreter that was still starting. Any other one can only come with new code.
+// retryPython searches again for an interpreter that was still starting, or for the one that PyTorch is bound to while PyTorch is being
+// loaded. Any other one can only come with new code.
 func (t *Target) retryPython() {
-	if t.python != nil || !errors.Is(t.found.PythonErr, cpython.ErrNotReady) {
-		return
-	}
-	if t.findPython(); t.python == nil {
+	starting := t.python == nil && errors.Is(t.found.PythonErr, cpython.ErrNotReady)
+	if !starting && !t.maybeBound() || !t.findPython() {
 		return
 	}
 	if err := t.publish(true); err != nil {

@@ -71,6 +71,7 @@ type Target struct {
 	regions     []mapped.Region // current mappings
 	known       []mapped.Region // also unloaded ones whose range was not reused, for stacks that still arrive
 	python      *cpython.Runtime
+	bindTries   int           // searches since PyTorch was loaded
 	cells       *cells.Reader // cells of a notebook
 	found       Found
 	mine        []*kernel.Probe // probes in files that it has mapped
@@ -284,8 +285,30 @@ func (t *Target) attach(probes []*kernel.Probe) error {
 	return err
 }
 
-func (t *Target) findPython() {
-	t.python, t.found.PythonErr = cpython.Find(t.process)
+// findPython finds the interpreter whose frames are walked, and reports whether it is another one than before. One that was found is kept
+// if the search fails.
+func (t *Target) findPython() bool {
+	found, err := cpython.Find(t.process)
+	if err != nil && t.python != nil {
+		return false
+	}
+	before := t.python
+	t.python, t.found.PythonErr = found, err
+	return found != nil && (before == nil || before.Address != found.Address || before.Bound != found.Bound)
+}
+
+// bindTries is how often the interpreter is searched for once PyTorch's library for Python is there: the dynamic linker reports a library
+// before it has bound it.
+const bindTries = 20
+
+// maybeBound reports whether PyTorch may be bound to another interpreter than the one that was chosen before PyTorch was loaded.
+func (t *Target) maybeBound() bool {
+	binds := func(r mapped.Region) bool { return cpython.Binds(r.Path) }
+	if t.python == nil || t.python.Bound || t.bindTries == bindTries || !slices.ContainsFunc(t.regions, binds) {
+		return false
+	}
+	t.bindTries++
+	return true
 }
 
 // targetCode implements decode.Code for a target.

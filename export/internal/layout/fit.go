@@ -45,13 +45,13 @@ func isLine(word string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// outermost is where the name goes on behind its first qualifier; -1: it has none. What is in brackets has its own.
+// outermost is where the name goes on behind its first qualifier; -1: it has none. A text in brackets has its own, also at the beginning.
 func outermost(name, mark string) int {
 	i := strings.Index(name, mark)
 	if open := strings.IndexAny(name, "<("); i < 0 || open >= 0 && open < i && open > 0 {
 		return -1
 	}
-	if i+len(mark) >= len(name) {
+	if i+len(mark) >= len(name) || strings.HasPrefix(name, "<") && i < strings.IndexByte(name, '>') {
 		return -1
 	}
 	return i + len(mark)

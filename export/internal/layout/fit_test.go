@@ -39,6 +39,7 @@ func TestFitName(t *testing.T) {
 		{"at::native::empty_cuda", 12, "empty_cuda"},
 		{"at::native::empty_cuda", 6, "empty…"},
 		{"f", 0, "…"},
+		{"<line not known: it was libpython3.13.so.1.0>", 20, "<line not known: it…"},
 		{"train.py:88 T.main() local self.kept[0..7]", 42, "train.py:88 T.main() local self.kept[0..7]"},
 		{"train.py:88 T.main() local self.kept[0..7]", 41, "T.main() local self.kept[0..7]"},
 		{"train.py:88 T.main() local self.kept[0..7]", 29, "self.kept[0..7]"},
