@@ -296,11 +296,21 @@ func roomText(c *oom.Case) string {
 	return "it is not known how much of the device was free"
 }
 
-func limitText(c *oom.Case, asked string) string {
-	limit := table.Bytes(c.Limit)
+// limits reports whether the program's own limit refused a request for which the device had room.
+func limits(c *oom.Case) bool {
+	return !c.Device.Type.MPS() && slices.Contains(c.Also, oom.Limit)
+}
+
+// limitBytes is the program's own limit, as far as it is known.
+func limitBytes(c *oom.Case) string {
 	if c.LimitBelow != 0 {
-		limit = fmt.Sprintf("at least %s and less than %s", table.Bytes(c.Limit), table.Bytes(c.LimitBelow))
+		return fmt.Sprintf("at least %s and less than %s", table.Bytes(c.Limit), table.Bytes(c.LimitBelow))
 	}
+	return table.Bytes(c.Limit)
+}
+
+func limitText(c *oom.Case, asked string) string {
+	limit := limitBytes(c)
 	if c.Device.Type.MPS() {
 		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, table.Bytes(c.OnMPS()), watermarkText(c))
 	}
@@ -361,11 +371,17 @@ func largerText(c *oom.Case, asked string) string {
 		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
 	}
 	level := figures.Add(c.Torch.Allocated, c.Requested)
-	text := fmt.Sprintf("full, in a step that needs at least %s more than those before, which peaked at %s", table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
-	if level > c.Healthy {
-		text = fmt.Sprintf("full, in a step that needs at least %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
+	what, room := "full", roomText(c)
+	if limits(c) {
+		what = "the program's own limit"
+		room = fmt.Sprintf("PyTorch may have %s (set_per_process_memory_fraction), and %s", limitBytes(c), room)
 	}
-	return fmt.Sprintf("%s. %s with %s; %s%s%s%s", text, asked, allocatedText(c), roomText(c), departsText(c), withinText(c), ladderText(c))
+	text := fmt.Sprintf("%s, in a step that needs at least %s more than those before, which peaked at %s", what,
+		table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
+	if level > c.Healthy {
+		text = fmt.Sprintf("%s, in a step that needs at least %s: those before peaked at %s", what, table.Bytes(level), table.Bytes(c.Healthy))
+	}
+	return fmt.Sprintf("%s. %s with %s; %s%s%s%s", text, asked, allocatedText(c), room, departsText(c), withinText(c), ladderText(c))
 }
 
 // departsText says where the failing step begins to ask for more than the steps before.
