@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 )
 
-// tell adds what the driver tells the program: so many bytes of the device are free, of 100 MiB.
+// tell adds that the driver tells the program how many bytes of the device are free, of 100 MiB.
 func (p *program) tell(free uint64) {
 	p.Add(event.Event{
 		Kind: event.KindMemoryInfo, Layer: event.LayerDevice, Size: free, Requested: u, Stream: u, Allocated: u,

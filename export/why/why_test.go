@@ -149,11 +149,13 @@ func TestCauses(t *testing.T) {
 			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
-		"the program's own limit, in a step that needs at least 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB with 22.0 GiB " +
-			"allocated and 23.0 GiB reserved; PyTorch may have 23.5 GiB (set_per_process_memory_fraction), and 512.0 MiB of the device was free. It would also have " +
-			"fitted without the program's own limit, which leaves 1.0 GiB unused": func(c *oom.Case) {
+		"the program's own limit, in a step that needs at least 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB " +
+			"with 22.0 GiB allocated and 23.0 GiB reserved; PyTorch may have 23.5 GiB (set_per_process_memory_fraction), and 512.0 MiB of " +
+			"the device was free. It would also have fitted without the program's own limit, which leaves 1.0 GiB unused": func(c *oom.Case) {
 			c.Larger, c.Also, c.Limit = true, []oom.Decision{oom.Limit}, 47*oomGiB/2
-			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}, {Decision: oom.Limit, Bytes: oomGiB, Alone: oom.Yes}}
+			c.Causes = []oom.Cause{
+				{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}, {Decision: oom.Limit, Bytes: oomGiB, Alone: oom.Yes},
+			}
 		},
 		"512.0 MiB of the device was free. load.py:3 main has put 40 blocks there, 20.0 GiB, before any step; 8.0 GiB of it is held by self.layers": func(c *oom.Case) {
 			c.Decision = oom.Loading
