@@ -83,7 +83,7 @@ var rules = []Rule{
 	{"outside", isOutside, constant("PyTorch's allocator knows nothing of this memory: it stays until the program frees it, as with " +
 		"cudaFree")},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
-	{"autocast", isAutocast, constant("autocast keeps each copy that it casts until its outermost context ends: "+
+	{"autocast", isAutocast, constant("autocast keeps each copy that it casts until its outermost context ends: " +
 		"leave the context after each step")},
 	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
 	{"ctx", isContext, says("%s stays because its ctx keeps an output of the function, a cycle: hand tensors to "+
