@@ -14,9 +14,7 @@ int cuMemAllocPitch_v2(dptr *out, size_t *pitch, size_t width, size_t height, un
     return BOOK_ALLOC(IN(c, pitched(out, pitch, width, height, c)), out, UP(width, 512) * height);
 }
 int cuMemFree_v2(dptr p) { return BOOK_FREE(dev_free(p), p, 0); }
-int cuMemGetInfo_v2(size_t *avail, size_t *total) {
-    return BOOK(memory_info(avail, total, cur_dev()), 0, *avail);
-}
+int cuMemGetInfo_v2(size_t *avail, size_t *total) { return BOOK(memory_info(avail, total, cur_dev()), 0, *avail); }
 
 // ---- arrays
 
