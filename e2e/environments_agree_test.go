@@ -208,3 +208,20 @@ func childOf(t *testing.T, pid int) int {
 	require.NoError(t, err)
 	return child
 }
+
+// TestWithoutPtrace: root of a container without CAP_SYS_PTRACE records programs that have the same rights.
+func TestWithoutPtrace(t *testing.T) {
+	const program = `
+import torch
+keep = [torch.empty(7 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+import time
+time.sleep(1)
+`
+	k := &known{dir: t.TempDir()}
+	const dropped = "-sys_ptrace,-sys_admin"
+	words := []string{"setpriv", "--bounding-set", dropped, "--inh-caps", dropped, env.binary, "run", "-o", "x", "-f", "none", "--"}
+	o := k.in(t, "", append(words, filepath.Join(env.testdata, "run"), "-c", program)...)
+	require.Equal(t, 0, o.code, o.said)
+	require.Contains(t, flat(o.said), "in use before its end, +")
+	require.Contains(t, flat(o.said), "<string>:3 <listcomp> 21.0 MiB 100 %")
+}

@@ -31,6 +31,9 @@ func (tr *Tracer) DropRights(also uint64) error {
 	if data[unix.CAP_BPF/32].Effective&(1<<(unix.CAP_BPF%32)) == 0 {
 		keep |= 1 << unix.CAP_SYS_ADMIN // in place of CAP_BPF
 	}
+	if data[0].Effective&(1<<unix.CAP_SYS_PTRACE) == 0 {
+		keep = ^uint64(0) // without it, a process may be read only by one that has all its capabilities (ptrace(2))
+	}
 	for i := range data {
 		part := uint32(keep >> (32 * i))
 		data[i].Effective &= part
