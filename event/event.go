@@ -27,7 +27,7 @@ const (
 	KindTrim  Kind = 9 // the pool Addr returned all but Size unused bytes to the driver. Addr 0: the graphs' pool
 	// KindMark marks a possible beginning of a step and changes no memory. Stack is its call stack, Call the function.
 	KindMark Kind = 10
-	// KindMemoryInfo: the driver told the program that Size bytes of the device are free, of Handle bytes in all. It
+	// KindMemoryInfo: the driver reported to the program that Size bytes of the device are free, of Handle bytes in all. It
 	// changes no memory. PyTorch asks before it reports that it is out of memory.
 	KindMemoryInfo Kind = 11
 )
@@ -165,12 +165,14 @@ type Autograd struct {
 // StackID identifies a stack within a process. The kernel computes it as a hash of the process and its frames.
 type StackID uint64
 
-// StackOverLimit replaces the stack of an event when the source already had its maximum number of different stacks. It has
-// one frame, named OverLimit.
-const (
-	StackOverLimit StackID = 1<<64 - 1
-	OverLimit              = "[over the limit]"
-)
+// StackOverLimit replaces the stack of an event when the source already had its maximum number of different stacks. The
+// stack is OverLimit.
+const StackOverLimit StackID = 1<<64 - 1
+
+// OverLimit returns the stack of StackOverLimit: one frame, whose function is "[over the limit]".
+func OverLimit() *Stack {
+	return &Stack{ID: StackOverLimit, Status: statusOverLimit, Frames: []Frame{{Kind: FrameNative, Func: "[over the limit]"}}}
+}
 
 // StackStatus says how complete a stack is.
 type StackStatus uint8
@@ -193,8 +195,8 @@ const (
 	// JIT compiler's, has no unwind information. A frame next to that code may be missing.
 	StatusGuessed  StackStatus = 11
 	StatusCopyEnds StackStatus = 12 // unwound from a copy that ends before the outermost frame
-	// StatusOverLimit is the status of StackOverLimit.
-	StatusOverLimit StackStatus = 13
+	// statusOverLimit is the status of StackOverLimit.
+	statusOverLimit StackStatus = 13
 )
 
 var statusNames = map[StackStatus]string{
@@ -202,7 +204,7 @@ var statusNames = map[StackStatus]string{
 	StatusUnreadable: "unreadable", StatusOrder: "frames out of order", StatusTooDeep: "too deep",
 	StatusPythonState: "no Python state", StatusNoScratch: "no scratch", StatusLost: "lost",
 	StatusUnwound: "complete, unwound from a copy", StatusGuessed: "partly guessed", StatusCopyEnds: "copy too short",
-	StatusOverLimit: "over the limit",
+	statusOverLimit: "over the limit",
 }
 
 func (s StackStatus) String() string { return name(statusNames, s, "status") }

@@ -231,7 +231,7 @@ func (s *Source) warn(warn func(error)) {
 		warn(fmt.Errorf("%s; the last %d events are not in it", words.Line(s.End.Error), s.End.NotWritten))
 	}
 	if s.End.StacksOverLimit > 0 {
-		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit, event.OverLimit))
+		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit, event.OverLimit().Frames[0].Func))
 	}
 	if s.End.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", s.End.StackRecordsLost))

@@ -225,7 +225,7 @@ func (p *Process) warnLimit() {
 	if !p.limited && p.target.OverLimit() > 0 {
 		p.limited = true
 		p.observer.Warning(fmt.Errorf("there are more than %d different stacks: further ones are counted as %s (--max-stacks)",
-			p.options.MaxStacks, event.OverLimit))
+			p.options.MaxStacks, event.OverLimit().Frames[0].Func))
 	}
 }
 

@@ -24,8 +24,8 @@ func (p *program) async(kind event.Kind, stack string, at, size uint64) {
 	e.Call, e.Device = "cudaMallocAsync", event.Device{Index: -1}
 }
 
-// TestAsync: of a process whose backend is cudaMallocAsync, its calls are blocks, and what else it has is not; its own refusals are decided, and
-// an extension's is an error of the driver.
+// TestAsync: of a process whose backend is cudaMallocAsync, its calls are blocks, and what else it has is not; its
+// own refusals are decided, and an extension's is an error of the driver.
 func TestAsync(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size  uint64

@@ -76,7 +76,8 @@ func TestLess(t *testing.T) {
 	require.Equal(t, of(0, 0), less(of(1, 10), of(2, 40)))
 }
 
-// TestCourseOfTotal: the total is kept once a second, and its peak of each step; the peaks of the last ten steps before a failure are kept apart.
+// TestCourseOfTotal: the total is kept once a second, and its peak of each step; the peaks of the last ten steps
+// before a failure are kept apart.
 func TestCourseOfTotal(t *testing.T) {
 	f := &follower{in: &Input{Steps: &steps.Table{Source: steps.SourceOptimizer}}, totals: map[accountKey]*course{}}
 	key := accountKey{7, event.Device{}}
@@ -232,8 +233,8 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// TestTakeDriver: of a reading the device's size counts and what the others have; of a failing call of the asynchronous backend also what its own figure
-// leaves.
+// TestTakeDriver: of a reading the device's size counts and what the others have; of a failing call of the
+// asynchronous backend also what its own figure leaves.
 func TestTakeDriver(t *testing.T) {
 	f := &follower{}
 	c := &Case{Time: 9, Total: 1, Context: 2, Others: u}
@@ -260,7 +261,8 @@ func TestTakeDriver(t *testing.T) {
 	require.EqualValues(t, 11, async(9, u))
 }
 
-// TestSetDevice: a reading up to the failure counts, or one that was made for it; a call that names no device is on the only one that was read.
+// TestSetDevice: a reading up to the failure counts, or one that was made for it; a call that names no device is on
+// the only one that was read.
 func TestSetDevice(t *testing.T) {
 	reading := func(time, failed uint64, devices ...figures.DriverUse) figures.Reading {
 		return figures.Reading{Time: time, Failed: failed, Driver: devices}

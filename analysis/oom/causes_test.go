@@ -139,8 +139,8 @@ func (w *world) large(d Decision) bool {
 // named are the causes whose effect a world without them shows.
 var named = []Decision{Leak, Fragmentation, PrivatePool, Limit, OtherProcess, OutsidePyTorch, EarlierPhase, LoadedTwice}
 
-// TestCausesWithoutNVML: where nothing but the device's size is known beside what the process itself has, a cause is named only if the request would
-// have fitted without it, and others never have less than what is said.
+// TestCausesWithoutNVML: where nothing but the device's size is known beside what the process itself has, a cause
+// is named only if the request would have fitted without it, and others never have less than what is said.
 func TestCausesWithoutNVML(t *testing.T) {
 	rng := rand.New(rand.NewPCG(37, 3))
 	decided := map[Decision]int{}

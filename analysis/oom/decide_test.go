@@ -19,8 +19,8 @@ const (
 	gib = 1 << 30
 )
 
-// made is a case in which nothing but a full device explains the failure: 24 GiB, of which 512 MiB are free for 1 GiB. Nothing followed it in earlier
-// steps, of which nothing else is known.
+// made is a case in which nothing but a full device explains the failure: 24 GiB, of which 512 MiB are free for 1
+// GiB. Nothing followed it in earlier steps, of which nothing else is known.
 func made(change func(c *Case)) *Case {
 	c := &Case{
 		Reported: true, Requested: gib, Asked: gib, Tries: 2, Total: 24 * gib, Others: 0, Free: 512 * mib, Context: 500 * mib,

@@ -38,7 +38,7 @@ type follower struct {
 	signs    map[event.StackID]advice.Signs
 	gathered map[accountKey]gathered
 
-	told map[threadKey]told // what threads were just told of their device
+	infos map[threadKey]memoryInfo // what the driver has just reported to threads
 
 	lines map[lineKey]uint64 // stream in which a line that was refused something allocates; event.Unknown: several
 	step  int                // current step
@@ -69,7 +69,7 @@ func newFollower(in *Input) *follower {
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
 		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{},
 		context: map[int][]uint64{}, signs: map[event.StackID]advice.Signs{}, gathered: map[accountKey]gathered{}, async: newAsync(in.Trace),
-		told: map[threadKey]told{},
+		infos: map[threadKey]memoryInfo{},
 	}
 }
 
@@ -218,7 +218,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 		}
 	}
 	if c.Reported {
-		c.told = f.told[threadKey{c.PID, c.TID}]
+		c.info = f.infos[threadKey{c.PID, c.TID}]
 	}
 	f.setBalance(c, h)
 	if c.Async = c.Own || f.async.has(c.PID, c.Device); c.Async {

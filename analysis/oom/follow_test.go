@@ -476,8 +476,8 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is larger. Where the driver is not
-// there it is what CUDA reported to the program.
+// TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is
+// larger. Where the driver is not there it is what CUDA reported to the program.
 func TestTotalLater(t *testing.T) {
 	find := func(readings ...figures.Reading) *Case {
 		p := newProgram()
@@ -502,7 +502,8 @@ func TestTotalLater(t *testing.T) {
 	require.EqualValues(t, 40*mib, find(reported, later).Total, "the driver knows it better")
 }
 
-// TestFindings: of what grows, what of this device, of PyTorch's memory, was there when the request failed counts, and only where steps are known.
+// TestFindings: of what grows, what of this device, of PyTorch's memory, was there when the request failed counts,
+// and only where steps are known.
 func TestFindings(t *testing.T) {
 	p := trained(8, false)
 	leaked := uint64(0)
@@ -565,8 +566,8 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestUnreturned: segments that are free as a whole and were not returned before the failure belong to a private pool, which one the reading
-// says if there is one.
+// TestUnreturned: segments that are free as a whole and were not returned before the failure belong to a private
+// pool, which one the reading says if there is one.
 func TestUnreturned(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reading []figures.Reading

@@ -25,8 +25,9 @@ func makesStateIn(callers string) string {
 	return strings.Replace(stateIn(callers), "_multi_tensor_adam ", "_multi_tensor_adam "+optim+"adam.py:150:Adam._init_group ", 1)
 }
 
-// TestEnded: state of an optimizer is left over where the function that used it has returned and another optimizer makes state of its own, as
-// far apart as phases are; optimizers that take turns, and a second group of parameters of the same one, leave nothing.
+// TestEnded: state of an optimizer is left over where the function that used it has returned and another optimizer
+// makes state of its own, as far apart as phases are; optimizers that take turns, and a second group of parameters
+// of the same one, leave nothing.
 func TestEnded(t *testing.T) {
 	const tune, fit = "/home/a/train.py:9:Trainer.steps /home/a/train.py:30:Trainer.tune /home/a/train.py:50:main", "/home/a/train.py:9:Trainer.steps /home/a/train.py:33:Trainer.fit /home/a/train.py:51:main"
 	for name, tt := range map[string]struct {
@@ -73,8 +74,8 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// TestLoaded: what was loaded from a file and has the sizes of parameters is a second copy, as much of it as there are such parameters; the state of
-// an optimizer that was loaded with it is none.
+// TestLoaded: what was loaded from a file and has the sizes of parameters is a second copy, as much of it as there
+// are such parameters; the state of an optimizer that was loaded with it is none.
 func TestLoaded(t *testing.T) {
 	load := eventtest.Report + " /v/lib/python3.11/site-packages/torch/serialization.py:1400:load /home/a/train.py:5:main"
 	build := eventtest.Report + " /v/lib/python3.11/site-packages/torch/nn/modules/module.py:900:Module._apply /home/a/train.py:6:main"

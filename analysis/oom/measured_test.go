@@ -64,8 +64,8 @@ func TestContextBeforeAttach(t *testing.T) {
 	}
 }
 
-// TestDriverError: a call of the driver that fails without a report is on the device of the only allocator of its process when it names none,
-// and on its own when it does.
+// TestDriverError: a call of the driver that fails without a report is on the device of the only allocator of its
+// process when it names none, and on its own when it does.
 func TestDriverError(t *testing.T) {
 	for name, tt := range map[string]struct{ index, want int8 }{"names none": {-1, 0}, "names it": {0, 0}, "another": {1, 1}} {
 		p := divided()
@@ -89,8 +89,8 @@ func TestDriverError(t *testing.T) {
 	}
 }
 
-// TestLargestGrowth: a line stands out when it has eight blocks or more, half of what the step has, and with what is older a tenth more than
-// the peak of the steps before.
+// TestLargestGrowth: a line stands out when it has eight blocks or more, half of what the step has, and with what
+// is older a tenth more than the peak of the steps before.
 func TestLargestGrowth(t *testing.T) {
 	row := func(site string, objects, bytes uint64) Growth {
 		return Growth{Site: site, Holder: view.NoHolder, Count: heap.Count{Objects: objects, Bytes: bytes}}

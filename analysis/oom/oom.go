@@ -118,7 +118,7 @@ type Case struct {
 	Rest     uint64 // used by no process that the driver lists, such as the driver's own; Unknown
 	Free     uint64 // Total less all use, at the failing call
 	// Unseen is the context and other processes together, if no reading has the figures; 0: not known. It is a lower
-	// bound that follows from the refusal, or UnseenExact: the driver told the program how much was free.
+	// bound that follows from the refusal, or UnseenExact: the program knew from the driver how much was free.
 	Unseen      uint64
 	UnseenExact bool
 	Read        uint64 // time of the reading, CLOCK_BOOTTIME nanoseconds; 0: there was none
@@ -133,7 +133,7 @@ type Case struct {
 
 	// served: the line got as much before the first step, as in a first evaluation.
 	served bool
-	told   told // by the driver, just before the failure was reported
+	info   memoryInfo // of the driver, just before the failure was reported
 
 	Top        []Holding // live blocks by line, holder and category, largest first
 	Categories []Sum     // live blocks by category, largest first

@@ -95,10 +95,7 @@ func (t *stackTable) within(id event.StackID) event.StackID {
 }
 
 // overLimit represents the stacks that were not kept.
-var overLimit = &event.Stack{
-	ID: event.StackOverLimit, Status: event.StatusOverLimit,
-	Frames: []event.Frame{{Kind: event.FrameNative, Func: event.OverLimit}},
-}
+var overLimit = event.OverLimit()
 
 // add stores a stack that the kernel sent. A repeated stack is ignored.
 func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem process.Memory, py *cpython.Runtime) {

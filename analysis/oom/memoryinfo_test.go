@@ -11,16 +11,16 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 )
 
-// tell adds that the driver tells the program how many bytes of the device are free, of 100 MiB.
-func (p *program) tell(free uint64) {
+// info adds that the driver reports to the program how many bytes of the device are free, of 100 MiB.
+func (p *program) info(free uint64) {
 	p.Add(event.Event{
 		Kind: event.KindMemoryInfo, Layer: event.LayerDevice, Size: free, Requested: u, Stream: u, Allocated: u,
 	})
 	p.Events[len(p.Events)-1].Handle = 100 * mib
 }
 
-// TestTold: PyTorch asks the driver what is free before it reports a failure. That is exact, and beats a reading.
-func TestTold(t *testing.T) {
+// TestMemoryInfo: PyTorch asks the driver what is free before it reports a failure. That is exact, and beats a reading.
+func TestMemoryInfo(t *testing.T) {
 	fail := func(then func(p *program), readings ...figures.Reading) *Case {
 		p := newProgram()
 		p.segment(0, 20*mib)
@@ -33,14 +33,14 @@ func TestTold(t *testing.T) {
 		}
 		return &p.find(t, Input{Readings: append(readings, figures.Reading{Fresh: true})}).Cases[0]
 	}
-	c := fail(func(p *program) { p.tell(30 * mib) })
+	c := fail(func(p *program) { p.info(30 * mib) })
 	require.EqualValues(t, 30*mib, c.Free)
 	require.EqualValues(t, 100*mib, c.Total)
 	require.EqualValues(t, 50*mib, c.Unseen, "the context and other processes")
 	require.True(t, c.UnseenExact)
 	require.EqualValues(t, 50*mib, c.Need)
 
-	c = fail(func(p *program) { p.tell(30 * mib); p.block(keeps, 2*mib, mib, 0) })
+	c = fail(func(p *program) { p.info(30 * mib); p.block(keeps, 2*mib, mib, 0) })
 	require.Equal(t, u, c.Free, "another request came between")
 	require.False(t, c.UnseenExact)
 	c = fail(func(p *program) {})
@@ -54,7 +54,7 @@ func TestTold(t *testing.T) {
 		}
 	}
 	const before = ^uint64(0) - 4
-	c = fail(func(p *program) { p.tell(30 * mib) }, device(before, 10*mib))
+	c = fail(func(p *program) { p.info(30 * mib) }, device(before, 10*mib))
 	require.EqualValues(t, 30*mib, c.Free, "the others have got more since")
 	require.EqualValues(t, 45*mib, c.Others)
 	require.Zero(t, c.Returned)
