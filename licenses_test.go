@@ -76,8 +76,8 @@ func TestLicenseTexts(t *testing.T) {
 	}
 }
 
-// sourceFiles are the files that are written by hand and in which a comment can be: sources, scripts, workflows. Recordings that "make demo"
-// left here (gputrace.*) are left out.
+// sourceFiles are the files that are written by hand and in which a comment can be: sources, scripts, workflows.
+// Recordings that "make demo" left here (gputrace.*) are left out.
 func sourceFiles(t *testing.T) []string {
 	t.Helper()
 	var out []string

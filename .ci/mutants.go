@@ -6,17 +6,19 @@
 //
 //	go run .ci/mutants.go [-n 200] [-seed 1] [-least 90] [-importers=false] PATTERN...
 //
-// Each pattern names packages, such as ./heap, ./analysis/... or ./recorder,./recorder/reconcile; a change in one of them is tried against the package's own tests,
-// with -short, and, when those notice nothing, against the tests of the packages that import it and need neither root nor PyTorch.
-// The changes are chosen at random among all that are possible, the same for the same seed, evenly among the patterns: comparisons,
-// conditions and sums turned around, numbers one too large, statements left out, the other boolean returned. A change that does not
-// compile is replaced by another. No file is changed: the go command is given an overlay.
+// Each pattern names packages, such as ./heap, ./analysis/... or ./recorder,./recorder/reconcile; a change in one
+// of them is tried against the package's own tests, with -short, and, when those notice nothing, against the tests
+// of the packages that import it and need neither root nor PyTorch. The changes are chosen at random among all that
+// are possible, the same for the same seed, evenly among the patterns: comparisons, conditions and sums turned
+// around, numbers one too large, statements left out, the other boolean returned. A change that does not compile is
+// replaced by another. No file is changed: the go command is given an overlay.
 //
-// All changes of functions are built at once, so that many can be tried: each is in a copy of its function, to which the function leads where
-// the environment says so. What is changed outside of functions is built alone.
+// All changes of functions are built at once, so that many can be tried: each is in a copy of its function, to
+// which the function leads where the environment says so. What is changed outside of functions is built alone.
 //
-// Printed are the changes that no test noticed, those whose tests ran out of time, which count as noticed, and those that none can notice because the program does the same with them: they are
-// listed in .ci/mutants.txt with the reason, and left out of the share. It fails when less than a share of the changes is noticed.
+// Printed are the changes that no test noticed, those whose tests ran out of time, which count as noticed, and
+// those that none can notice because the program does the same with them: they are listed in .ci/mutants.txt with
+// the reason, and left out of the share. It fails when less than a share of the changes is noticed.
 package main
 
 import (
@@ -458,7 +460,8 @@ func (b *binaries) run(folder string, number int) (result, error) {
 	return b.start(program, folder, number), nil
 }
 
-// mostMemory is how much address space the tests of one change may have, bytes: a loop that a change makes endless must not take the machine's.
+// mostMemory is how much address space the tests of one change may have, bytes: a loop that a change makes endless
+// must not take the machine's.
 const mostMemory = 6 << 30
 
 // start runs a test program.

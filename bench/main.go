@@ -4,7 +4,8 @@
 
 // Command bench measures what tracing costs and prints it as Markdown tables: microseconds per hit beyond an empty uprobe at
 // the same place, slowdown of training scripts beside PyTorch's own recorder, time to attach, the tracer's load and how many
-// events it can take, from many threads too. All modes of a workload are measured in turn in one process, window by window, so every figure is relative to its own run.
+// events it can take, from many threads too. All modes of a workload are measured in turn in one process, window by
+// window, so every figure is relative to its own run.
 package main
 
 import (

@@ -25,8 +25,8 @@ const variableAt = 0x28
 // hasKey reports whether a version keeps the thread states under a pthread key.
 func hasKey(l *layout) bool { return l.runtimeKey != NoField }
 
-// threadImage has one interpreter with n threads, linked as a version links them, each with its state under a key, or in a variable where the
-// version has it there.
+// threadImage has one interpreter with n threads, linked as a version links them, each with its state under a key,
+// or in a variable where the version has it there.
 func threadImage(l *layout, n, key int) image {
 	m := image{addrRuntime: make([]byte, 4096), addrInterp: make([]byte, 8192)}
 	binary.LittleEndian.PutUint64(m[addrRuntime][l.runtimeInterpreters:], addrInterp)

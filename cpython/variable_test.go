@@ -64,8 +64,8 @@ func TestThreadLocal(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestVariable: what the interpreter reads is asked first. Without it the variable that is set in most threads is found: one that is set while
-// a thread has the GIL is set in one.
+// TestVariable: what the interpreter reads is asked first. Without it the variable that is set in most threads is
+// found: one that is set while a thread has the GIL is set in one.
 func TestVariable(t *testing.T) {
 	l, ok := layoutOf(Version{Major: 3, Minor: 15})
 	require.True(t, ok)

@@ -116,7 +116,8 @@ func TestLeakAnswers(t *testing.T) {
 	require.Greater(t, *top.Memory.Cached, uint64(math.Round(60*buffer)))
 }
 
-// TestOutOfMemoryAnswers: the last step needs far more than those before, which is the reason; the limit is PyTorch's, and what it is made of is named.
+// TestOutOfMemoryAnswers: the last step needs far more than those before, which is the reason; the limit is
+// PyTorch's, and what it is made of is named.
 func TestOutOfMemoryAnswers(t *testing.T) {
 	j := recordJob(t, "25", "0", "oom")
 	text := j.ask(3, "oom")

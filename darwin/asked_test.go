@@ -123,8 +123,8 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestHoldersOfSharedNodes: the same where nodes are counted apart from themselves, as to PyTorch 2.14: what make_shared makes lies 24 bytes into
-// its memory, and some nodes are larger than what malloc rounds to 16 bytes.
+// TestHoldersOfSharedNodes: the same where nodes are counted apart from themselves, as to PyTorch 2.14: what
+// make_shared makes lies 24 bytes into its memory, and some nodes are larger than what malloc rounds to 16 bytes.
 func TestHoldersOfSharedNodes(t *testing.T) {
 	j := startOn(t, buildFake(t, "-DNODES_SHARED"), python(t, "3.11"), "testdata/mac/holders.py")
 	report, err := j.holders(t.Context())
@@ -200,8 +200,8 @@ func (j *started) check(t *testing.T, report *holders.Report) {
 	j.judge(t, names, want) // the program goes on to its end
 }
 
-// checkCounts: all that holds a block was found, and nothing else. What is behind each object of C++ looks like a reference to the decoy. The
-// base of a view is held by the view, and by the function that makes the base of it.
+// checkCounts: all that holds a block was found, and nothing else. What is behind each object of C++ looks like a
+// reference to the decoy. The base of a view is held by the view, and by the function that makes the base of it.
 func checkCounts(t *testing.T, report *holders.Report) {
 	t.Helper()
 	complete := 0

@@ -23,8 +23,9 @@ import (
 // ErrAttach is of processes that dtrace cannot find by itself.
 var ErrAttach = errors.New("on macOS a running process is attached to by its number: sudo gputrace -p PID; children, names and --all are not possible, gputrace run is")
 
-// attached is the source of processes that run already: a dtrace of each. It sees PyTorch's blocks, requests that are refused, Metal's heaps and
-// native stacks; what was allocated before, the device's own figures and Python's frames are not seen.
+// attached is the source of processes that run already: a dtrace of each. It sees PyTorch's blocks, requests that
+// are refused, Metal's heaps and native stacks; what was allocated before, the device's own figures and Python's
+// frames are not seen.
 type attached struct {
 	options *recorder.Options
 	tool    string

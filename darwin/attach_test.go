@@ -106,8 +106,9 @@ func TestAttach(t *testing.T) {
 	require.Contains(t, input.Info.Hooks[0].File, "libtorch_cpu.dylib")
 }
 
-// TestAttachHeaps: heaps and buffers of Metal are device memory, blocks lie in their heaps with the bytes of their buffers, and what is refused is
-// out of memory, by PyTorch and by Metal. What is printed twice is one; what was freed unseen ends when its address comes again.
+// TestAttachHeaps: heaps and buffers of Metal are device memory, blocks lie in their heaps with the bytes of their
+// buffers, and what is refused is out of memory, by PyTorch and by Metal. What is printed twice is one; what was
+// freed unseen ends when its address comes again.
 func TestAttachHeaps(t *testing.T) {
 	w := watch(t, "heaps", nil)
 	require.NoError(t, w.err)

@@ -43,9 +43,10 @@ func (f *fake) pair(t *testing.T, frames int, environ []string, args ...string) 
 // costPairs is how many pairs testdata/mac/cost.py makes.
 const costPairs = 20 * 2_000
 
-// TestShimCost says what the shim costs a request and its end, beside the same without it, with a shim that nobody asked to trace, and with Python's
-// own tracemalloc: the least of three runs of each, in turns (go test -v -run TestShimCost ./darwin; docs/macos.md). The gate is far from what
-// is measured: it fails when something is done anew for each event that should be done once.
+// TestShimCost says what the shim costs a request and its end, beside the same without it, with a shim that nobody
+// asked to trace, and with Python's own tracemalloc: the least of three runs of each, in turns (go test -v -run
+// TestShimCost ./darwin; docs/macos.md). The gate is far from what is measured: it fails when something is done
+// anew for each event that should be done once.
 func TestShimCost(t *testing.T) {
 	f := buildFake(t)
 	runs := []struct {

@@ -23,7 +23,8 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// TestExec: a process that becomes another program by exec is a recording each, under the one number, and what the first had written is not lost.
+// TestExec: a process that becomes another program by exec is a recording each, under the one number, and what the
+// first had written is not lost.
 func TestExec(t *testing.T) {
 	f := buildFake(t)
 	results, n, o, err := record(t, f, nil, python(t, "3.11"), "testdata/mac/become.py", "3", "0")
@@ -128,8 +129,8 @@ func startUntilEnd(t *testing.T, cmd *exec.Cmd) {
 	})
 }
 
-// TestFullDisk: where there is no room for the ring the program goes on, untraced, and gputrace says why. To write to a mapping without room
-// would end it.
+// TestFullDisk: where there is no room for the ring the program goes on, untraced, and gputrace says why. To write
+// to a mapping without room would end it.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("to mount a small disk needs root")
@@ -161,8 +162,8 @@ func TestForkedDevice(t *testing.T) {
 	require.Len(t, rings, 1)
 }
 
-// TestHostileRing: a program that writes over its own ring costs its own recording, from there on, and no more: what was written over is a loss, and
-// gputrace ends as it would.
+// TestHostileRing: a program that writes over its own ring costs its own recording, from there on, and no more:
+// what was written over is a loss, and gputrace ends as it would.
 func TestHostileRing(t *testing.T) {
 	f := buildFake(t)
 	program := `

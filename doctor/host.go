@@ -26,8 +26,8 @@ import (
 // Abandon removes what a Run that has not ended has made, when the process is about to end.
 func Abandon() { selftest.Abandon() }
 
-// Run looks at this machine, and at a process when one is named. Limits come first, as in a trace: an attempt under a limit that is too low may
-// end gputrace.
+// Run looks at this machine, and at a process when one is named. Limits come first, as in a trace: an attempt under
+// a limit that is too low may end gputrace.
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
 	own, memory := checkOwn(), o.checkMemory()
@@ -235,7 +235,8 @@ func checkOwn() Check {
 	return c
 }
 
-// checkMemory counts what the kernel and gputrace itself take, against the control group, which later kernels charge both to, and the machine.
+// checkMemory counts what the kernel and gputrace itself take, against the control group, which later kernels
+// charge both to, and the machine.
 func (o *Options) checkMemory() Check {
 	c := Check{Group: Limits, Name: "memory for gputrace", Needed: true}
 	b, err := limits.FitMemory(tracer.DefaultRing, false, tracer.KernelMemory)

@@ -23,8 +23,8 @@ var owed = map[string]string{
 	"plain_list": "", "hook_list": "",
 }
 
-// TestAdvice attaches to a program of each pattern, and reads the sentence on the first screen and in leaks. All patterns and their repaired twins
-// run with GPUTRACE_ADVICE=all.
+// TestAdvice attaches to a program of each pattern, and reads the sentence on the first screen and in leaks. All
+// patterns and their repaired twins run with GPUTRACE_ADVICE=all.
 func TestAdvice(t *testing.T) {
 	patterns, twins := []string{"create_graph", "cycle", "lru", "plain_list"}, []string{"create_graph"}
 	if os.Getenv("GPUTRACE_ADVICE") == "all" {

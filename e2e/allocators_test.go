@@ -21,8 +21,8 @@ import (
 // unlisted is an allocator that is in no list: nothing is claimed of it.
 const unlisted = 7
 
-// arena is an allocator that the table of hooks does not have: testdata/programs/libarena.c. Its memory is what a function returns, its free
-// says no size, and the device is in what the pool points to.
+// arena is an allocator that the table of hooks does not have: testdata/programs/libarena.c. Its memory is what a
+// function returns, its free says no size, and the device is in what the pool points to.
 var (
 	arena     = &hook.Library{Name: "arena", Globs: []string{"libarena.so"}}
 	arenaRows = []hook.Row{

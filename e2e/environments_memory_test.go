@@ -40,8 +40,8 @@ func (c *command) within(group string) *command {
 	return c
 }
 
-// TestLittleMemory: a control group in which gputrace cannot have all that it likes. It takes less, or is not attached at all, as doctor says;
-// the kernel never has to kill it.
+// TestLittleMemory: a control group in which gputrace cannot have all that it likes. It takes less, or is not
+// attached at all, as doctor says; the kernel never has to kill it.
 func TestLittleMemory(t *testing.T) {
 	p := startPython(t, knownJob+"work()").ready(t)
 	p.rounds(t, 0, 5)

@@ -16,8 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// knownJob is a program with known figures: 64 MiB that stay, and from each of its rounds 1 MiB more. It writes the allocator's own total and
-// the number of rounds to DIR/known, and does a round for each file DIR/round.N from 0 on; without one it waits.
+// knownJob is a program with known figures: 64 MiB that stay, and from each of its rounds 1 MiB more. It writes the
+// allocator's own total and the number of rounds to DIR/known, and does a round for each file DIR/round.N from 0
+// on; without one it waits.
 const knownJob = `
 import ctypes, json, os, threading, time, torch
 def say(text):
@@ -53,7 +54,8 @@ func (p *target) rounds(t *testing.T, from, to int) {
 	p.await(t, fmt.Sprintf("ROUND %d", to))
 }
 
-// newBareCommand prepares gputrace with no arguments but these; OUT in them is the folder of results. Its temporary files have a folder of their own.
+// newBareCommand prepares gputrace with no arguments but these; OUT in them is the folder of results. Its temporary
+// files have a folder of their own.
 func newBareCommand(t *testing.T, args ...string) *command {
 	t.Helper()
 	c := &command{dir: t.TempDir(), exited: make(chan struct{})}

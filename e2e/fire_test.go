@@ -383,7 +383,8 @@ func sumHoles(b *heap.Totals) (n uint64) {
 	return n
 }
 
-// TestFireOfJob: two processes share a small ring. The recording of each has the loss intervals, and the live set of each is the allocator's again.
+// TestFireOfJob: two processes share a small ring. The recording of each has the loss intervals, and the live set
+// of each is the allocator's again.
 func TestFireOfJob(t *testing.T) {
 	both := []*target{startPython(t, fire), startPython(t, fire)}
 	for _, p := range both {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeaksGrowth: growth is net, weighed, and of the loop that runs at the end. The first screen while it runs, and the one that is made of its
-// recording, are the same.
+// TestLeaksGrowth: growth is net, weighed, and of the loop that runs at the end. The first screen while it runs,
+// and the one that is made of its recording, are the same.
 func TestLeaksGrowth(t *testing.T) {
 	tests := map[string]struct {
 		code      string  // on the line; empty: it is steady

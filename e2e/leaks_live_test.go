@@ -57,8 +57,9 @@ func watchFor(t *testing.T, p *target, flags []string) (*leakReport, int) {
 }
 
 // TestLeaksLive: a process that has leaked since before the attach is found by what it does now; repaired twins of some and healthy loops
-// are steady. TestLeaks has all patterns and twins in recordings, from which the same program finds the same; here are a hook, one that grows
-// every third step, a gradient and a line of many blocks, or with GPUTRACE_LEAKS=all each.
+// are steady. TestLeaks has all patterns and twins in recordings, from which the same program finds the same; here
+// are a hook, one that grows every third step, a gradient and a line of many blocks, or with GPUTRACE_LEAKS=all
+// each.
 func TestLeaksLive(t *testing.T) {
 	all := os.Getenv("GPUTRACE_LEAKS") == "all"
 	const features = leakBatch * 8 * leakWidth * 4 // one for each channel of the last stage, which has 4x4 of them

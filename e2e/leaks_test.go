@@ -43,7 +43,8 @@ type leakFinding struct {
 	UsualEnd               string `json:"usual_end"`
 }
 
-// leaksOf records a script from its start on, and gives the verdict on the recording. The device is small: 512 B a step matter on a busy machine too.
+// leaksOf records a script from its start on, and gives the verdict on the recording. The device is small: 512 B a
+// step matter on a busy machine too.
 func leaksOf(t *testing.T, script string, args ...string) *leakReport {
 	t.Helper()
 	p := startTrainingIn(t, []string{"STANDIN_GPU_MEM=2GiB"}, script, args...).ready(t)

@@ -124,8 +124,8 @@ func said(t *testing.T, p *target) []saidOOM {
 	return out
 }
 
-// TestOOMDecisions has a job run out of memory for one reason each: that is the decision, and its figures are those of PyTorch's own message
-// and counters.
+// TestOOMDecisions has a job run out of memory for one reason each: that is the decision, and its figures are those
+// of PyTorch's own message and counters.
 func TestOOMDecisions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		memory, decision, text string
@@ -184,8 +184,8 @@ func TestOOMDecisions(t *testing.T) {
 	}
 }
 
-// TestOOMEvaluationGraphs: losses are added up with their graphs. What is free in pieces by then would satisfy the request, and is not why the
-// memory is full.
+// TestOOMEvaluationGraphs: losses are added up with their graphs. What is free in pieces by then would satisfy the
+// request, and is not why the memory is full.
 func TestOOMEvaluationGraphs(t *testing.T) {
 	c, p := startOOM(t, "2GiB", "evaluation_graphs", "--linger", "3")
 	<-p.exited
@@ -314,7 +314,8 @@ func TestOOMTracerKilled(t *testing.T) {
 	}
 }
 
-// TestOOMDiskFull: where there is no room for the recording, gputrace says so, and that a request failed. Nothing stays that is not complete.
+// TestOOMDiskFull: where there is no room for the recording, gputrace says so, and that a request failed. Nothing
+// stays that is not complete.
 func TestOOMDiskFull(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.Mkdir(disk, 0o755))
@@ -414,8 +415,8 @@ func requireAsync(t *testing.T, o *oomCase, s *saidOOM) {
 	require.InDelta(t, s.mib(t, `Free \(according to CUDA\):`), float64(*o.DeviceFree)/(1<<20), 6, s.Message) // it says hundredths of a GiB
 }
 
-// TestOOMWorker: a worker of a DataLoader fails while its parent is recorded. The failure is found in the job, with its process and line, also
-// where only the parent was named.
+// TestOOMWorker: a worker of a DataLoader fails while its parent is recorded. The failure is found in the job, with
+// its process and line, also where only the parent was named.
 func TestOOMWorker(t *testing.T) {
 	p := startTrainingIn(t, []string{"STANDIN_GPU_MEM=2GiB"}, "oom.py", "--case", "worker").ready(t)
 	c := newCommand(t, "record", "-p", itoa(p.pid), "--children", "-o", "OUT", "-f", "none").start(t).ready(t)

@@ -179,8 +179,9 @@ var outside = []string{"raw_workspace"}
 // titles are the first screens that do not begin with the program's name.
 var titles = map[string]string{"crashed_run": "job of 2 processes"}
 
-// TestPrograms plays programs that were written after the tool, and holds the whole first screen at 80 columns against the truth: while they run,
-// and of the recording. GPUTRACE_PROGRAMS=all plays all of testdata/threads with their repaired twins, a name only that one.
+// TestPrograms plays programs that were written after the tool, and holds the whole first screen at 80 columns
+// against the truth: while they run, and of the recording. GPUTRACE_PROGRAMS=all plays all of testdata/threads with
+// their repaired twins, a name only that one.
 func TestPrograms(t *testing.T) {
 	selected := []string{"chat_sessions", "session_server", "distilled_share", "hook_closure_models"}
 	twins := []string{"chat_sessions"}

@@ -418,8 +418,8 @@ func TestLoadedLater(t *testing.T) {
 	checkAllocated(t, inuse, line)
 }
 
-// TestRunNative: of a program without Python and PyTorch nothing is called unknown, and its memory is on the one device of the machine from the
-// first call on, which no call says.
+// TestRunNative: of a program without Python and PyTorch nothing is called unknown, and its memory is on the one
+// device of the machine from the first call on, which no call says.
 func TestRunNative(t *testing.T) {
 	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
 	require.NoError(t, err)

@@ -291,7 +291,8 @@ func (s *seen) addDumped(d *dumped) {
 }
 
 // TestStateEqualsEvents reads the allocator state of a job at full speed within this process, as the recording does. A map is the live
-// set at a moment within its window, or of a part of it says how much it is; a sweep has all blocks that no event touched within its window, and no other.
+// set at a moment within its window, or of a part of it says how much it is; a sweep has all blocks that no event
+// touched within its window, and no other.
 func TestStateEqualsEvents(t *testing.T) { inRounds(t, 4**dumps, readBusy) }
 
 func readBusy(t *testing.T, name string, n int) tally {

@@ -43,8 +43,8 @@ func summaryJSON(t *testing.T, args ...string) *summaryKeys {
 	return s
 }
 
-// TestSummaryOfMonitors: what Lightning's DeviceStatsMonitor and Composer's MemoryMonitor log has the same keys and figures from outside. It needs
-// what testdata/jobs/setup.sh installs:
+// TestSummaryOfMonitors: what Lightning's DeviceStatsMonitor and Composer's MemoryMonitor log has the same keys and
+// figures from outside. It needs what testdata/jobs/setup.sh installs:
 //
 //	go test -tags frameworks ./e2e -run TestSummaryOf
 func TestSummaryOfMonitors(t *testing.T) {

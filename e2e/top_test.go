@@ -98,7 +98,8 @@ func requireAddsUp(t *testing.T, s *top.Screen) {
 	require.EqualValues(t, *s.Memory.Allocated+s.Memory.Other, sum)
 }
 
-// TestTop: the screen of a job that leaks, in a real terminal: sums, filter, pause, time, holders; a connection that is lost and made again.
+// TestTop: the screen of a job that leaks, in a real terminal: sums, filter, pause, time, holders; a connection
+// that is lost and made again.
 func TestTop(t *testing.T) {
 	p := startTraining(t, "leak.py", "--batch", "4").ready(t)
 	socket := filepath.Join(t.TempDir(), "job.sock")

@@ -30,8 +30,9 @@ var batchWorkloads = []batchWorkload{
 	{"recompute.py", []string{"--steps", "3"}, []int{8, 16, 32}, 1400, true},
 }
 
-// TestLargestBatch: of three recordings, the batch that is said to fit runs on a device of that size, and the one that is said not to fit runs
-// out of memory. With -whatif it is every workload, and the largest batch that really runs is searched for.
+// TestLargestBatch: of three recordings, the batch that is said to fit runs on a device of that size, and the one
+// that is said not to fit runs out of memory. With -whatif it is every workload, and the largest batch that really
+// runs is searched for.
 func TestLargestBatch(t *testing.T) {
 	for i := range batchWorkloads {
 		w := &batchWorkloads[i]

@@ -487,8 +487,8 @@ func caseEnvironment(t *testing.T, cases string) []string {
 	return nil
 }
 
-// installed is a folder with a Python package and what it needs, apart from PyTorch's. It is kept beside PyTorch's own. more is what else pip
-// installs, or its options.
+// installed is a folder with a Python package and what it needs, apart from PyTorch's. It is kept beside PyTorch's
+// own. more is what else pip installs, or its options.
 func installed(t *testing.T, requirement string, more ...string) string {
 	t.Helper()
 	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")

@@ -211,8 +211,8 @@ func (s *Source) driverAtEnd() (use []figures.DriverUse, time uint64) {
 	return use, time
 }
 
-// driverOf is what the driver said at the end of a recording; nil: nothing. Of a process that had ended by then it knows nothing any more: what is
-// in use without it is not what was in use.
+// driverOf is what the driver said at the end of a recording; nil: nothing. Of a process that had ended by then it
+// knows nothing any more: what is in use without it is not what was in use.
 func driverOf(end *recording.End) []figures.DriverUse {
 	if end == nil || end.Memory == nil {
 		return nil
@@ -226,8 +226,8 @@ func driverOf(end *recording.End) []figures.DriverUse {
 	return out
 }
 
-// whileInUse is what the driver said while a process used a device: nothing is in use then, by all processes, only where the driver does not
-// see them.
+// whileInUse is what the driver said while a process used a device: nothing is in use then, by all processes, only
+// where the driver does not see them.
 func whileInUse(driver []figures.DriverUse) []figures.DriverUse {
 	out := slices.Clone(driver)
 	for i := range out {

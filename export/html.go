@@ -48,8 +48,9 @@ func writePage(w io.Writer, in *Input) error {
 	})
 }
 
-// pageModel condenses the trace. What is concluded of a recording is found out in the same two replays; where that is known, as when the first
-// screen was printed before, it takes these two, or none if they were made for the page too.
+// pageModel condenses the trace. What is concluded of a recording is found out in the same two replays; where that
+// is known, as when the first screen was printed before, it takes these two, or none if they were made for the page
+// too.
 func pageModel(in *Input) (*pagemodel.Model, error) {
 	o := &pagemodel.Options{Asked: askedOf(pageSelection(in))}
 	if in.source == nil {

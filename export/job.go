@@ -91,8 +91,9 @@ func heldParts(process int, held []table.HeldInput) []ranks.Part {
 	return out
 }
 
-// WriteJobPage writes the page of a job, whose results are in dir, with write: what is concluded of it, and its processes with links to their
-// pages. A job of one process has the page of that. Where no process has a page, the job has none.
+// WriteJobPage writes the page of a job, whose results are in dir, with write: what is concluded of it, and its
+// processes with links to their pages. A job of one process has the page of that. Where no process has a page, the
+// job has none.
 func WriteJobPage(dir string, all []JobProcess, job *answer.Job, write func(name string, content func(io.Writer) error) error) error {
 	if len(all) == 1 {
 		return writeOnlyPage(filepath.Join(dir, all[0].Folder, JobPageName), write)

@@ -51,8 +51,8 @@ func sameEnd(events, read *figures.MemoryStats) bool {
 	return events.Device == read.Device && x.Current == y.Current && reserved.Current == other.Current
 }
 
-// WriteMemoryStats writes statistics as torch.cuda.memory_summary() does, or as JSON. lines is the end of a recording, for a table of what is in
-// use by line; nil: it is not known.
+// WriteMemoryStats writes statistics as torch.cuda.memory_summary() does, or as JSON. lines is the end of a
+// recording, for a table of what is in use by line; nil: it is not known.
 func WriteMemoryStats(w io.Writer, r *summary.Report, lines *view.View, asJSON bool) error {
 	if asJSON {
 		return json.WriteSummary(w, r)

@@ -34,8 +34,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// manySites is a training loop with sites, and blocks of them that are in use at the end, of all layers: sites of one step allocate as much as
-// each other.
+// manySites is a training loop with sites, and blocks of them that are in use at the end, of all layers: sites of
+// one step allocate as much as each other.
 func manySites() *eventtest.Stream {
 	j := eventtest.NewJob()
 	for n := range 300 {

@@ -149,8 +149,9 @@ func answerOf(t *testing.T, j *eventtest.Job) *answer.Answer {
 	return a
 }
 
-// TestSentenceOfRandomPrograms: whatever a program keeps, throws away and stops keeping, also where part of it is older than the attach, the
-// sentence names the line that grows most at its end, with the bytes that it keeps, and where nothing grows it accuses nobody.
+// TestSentenceOfRandomPrograms: whatever a program keeps, throws away and stops keeping, also where part of it is
+// older than the attach, the sentence names the line that grows most at its end, with the bytes that it keeps, and
+// where nothing grows it accuses nobody.
 func TestSentenceOfRandomPrograms(t *testing.T) {
 	for seed := range uint64(150) {
 		p := randomProgram(seed)

@@ -22,8 +22,8 @@ func otherEvent(kind event.Kind, addr, size uint64) *event.Event {
 	}
 }
 
-// TestAllocatorsApart: two allocators on one device have an account each. A free without a size takes the block that lies there, and one of what was not
-// seen to be allocated is counted and changes nothing.
+// TestAllocatorsApart: two allocators on one device have an account each. A free without a size takes the block
+// that lies there, and one of what was not seen to be allocated is counted and changes nothing.
 func TestAllocatorsApart(t *testing.T) {
 	h := New()
 	apply(h,

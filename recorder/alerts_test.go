@@ -260,7 +260,8 @@ func TestAlertAsks(t *testing.T) {
 	}
 }
 
-// TestAlertDevices: a device counts once, where PyTorch or the driver has memory of it; memory of the host and of a device that is not known does not.
+// TestAlertDevices: a device counts once, where PyTorch or the driver has memory of it; memory of the host and of a
+// device that is not known does not.
 func TestAlertDevices(t *testing.T) {
 	cuda := func(n int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: n} }
 	driver := func(layer event.Layer, d event.Device) heap.DriverAccount {

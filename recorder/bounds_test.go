@@ -382,7 +382,8 @@ func TestHeldAtKnown(t *testing.T) {
 	require.NotNil(t, heldAt(&view.Joined{}), "it was read, and nothing is held")
 }
 
-// TestAwaitFailure: a recording that ends with a failure waits for the reading that was asked for, and asks once more where that was for another.
+// TestAwaitFailure: a recording that ends with a failure waits for the reading that was asked for, and asks once
+// more where that was for another.
 func TestAwaitFailure(t *testing.T) {
 	g := growing(t, 1)
 	f := &failures{process: g.process}

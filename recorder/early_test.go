@@ -17,8 +17,8 @@ import (
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
-// TestScanEarly: the holders of the end are read in the last quarter of the recording, at most three seconds of it, once: the end itself does
-// not wait for another reading. Where nobody knows the end, they are read then.
+// TestScanEarly: the holders of the end are read in the last quarter of the recording, at most three seconds of it,
+// once: the end itself does not wait for another reading. Where nobody knows the end, they are read then.
 func TestScanEarly(t *testing.T) {
 	for name, tt := range map[string]struct {
 		duration, before time.Duration

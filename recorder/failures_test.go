@@ -341,7 +341,8 @@ func TestAwaitWithoutFailure(t *testing.T) {
 	require.NotNil(t, f.reading)
 }
 
-// TestSettleWrites: what was read for a failure is written to its folder; that of the failure before is left as it is where one of too many has none.
+// TestSettleWrites: what was read for a failure is written to its folder; that of the failure before is left as it
+// is where one of too many has none.
 func TestSettleWrites(t *testing.T) {
 	f := begun(t, &madeTarget{pid: 7}, nil).failures
 	f.failure, f.count, f.folder = 5, keptFailures+1, t.TempDir()

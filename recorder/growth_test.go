@@ -199,8 +199,8 @@ func TestGrowthHealthy(t *testing.T) {
 	require.Equal(t, leaks.Steady, g.fromFile(t).Verdict)
 }
 
-// TestGrowthOfWhatRecurs: where steps are known by a line that recurs only, it can be a layer of one pass. What grows is announced once that went
-// on for longer than a pass takes.
+// TestGrowthOfWhatRecurs: where steps are known by a line that recurs only, it can be a layer of one pass. What
+// grows is announced once that went on for longer than a pass takes.
 func TestGrowthOfWhatRecurs(t *testing.T) {
 	for count, want := range map[int]int{200: 0, 500: 1} { // steps of 17 ms
 		j := eventtest.NewJob()

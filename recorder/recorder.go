@@ -184,8 +184,9 @@ func New(s Source, o *Options) *Recorder {
 	return r
 }
 
-// Interrupt handles a signal that asks for the end. If gputrace started the program, the first signal is left to that program, which receives
-// it too. The next signal ends the recording in order, and one more ends it at once. Interrupt may be called from any goroutine.
+// Interrupt handles a signal that asks for the end. If gputrace started the program, the first signal is left to
+// that program, which receives it too. The next signal ends the recording in order, and one more ends it at once.
+// Interrupt may be called from any goroutine.
 func (r *Recorder) Interrupt(s os.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

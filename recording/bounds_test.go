@@ -12,8 +12,9 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// TestDue: a checkpoint is made by size and age of an epoch, so that a limit drops an eighth of the file or a quarter of the time; without a
-// limit, after a minute in which it grew to eight times its checkpoint. It is not made while the file is trimmed.
+// TestDue: a checkpoint is made by size and age of an epoch, so that a limit drops an eighth of the file or a
+// quarter of the time; without a limit, after a minute in which it grew to eight times its checkpoint. It is not
+// made while the file is trimmed.
 func TestDue(t *testing.T) {
 	const hour = time.Hour
 	for name, tt := range map[string]struct {

@@ -89,7 +89,8 @@ func run(ctx context.Context, o options) error {
 	return writeSums(o.out)
 }
 
-// onlyHere is what one kind of package for this machine needs: the programs, of which the static one prints the manual page, and the package.
+// onlyHere is what one kind of package for this machine needs: the programs, of which the static one prints the
+// manual page, and the package.
 func onlyHere(kind string) ([]target, []pack, error) {
 	if kind != "wheel" {
 		return nil, nil, fmt.Errorf("-only %s: want wheel", kind)

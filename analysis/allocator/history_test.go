@@ -210,7 +210,8 @@ func TestHistoryOfBlocks(t *testing.T) {
 	}
 }
 
-// TestPlacedBlocks: a block at the very end of a segment is in it; one that lies across its end is in no segment, and nor is it lost from the totals.
+// TestPlacedBlocks: a block at the very end of a segment is in it; one that lies across its end is in no segment,
+// and nor is it lost from the totals.
 func TestPlacedBlocks(t *testing.T) {
 	segment := heap.Segment{Addr: 1000, Size: 100}
 	for _, c := range []struct {

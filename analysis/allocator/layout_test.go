@@ -234,8 +234,8 @@ func TestLayoutHistory(t *testing.T) {
 	}, got)
 }
 
-// TestMadeUpSegments: a run of blocks without a gap is a segment, of one stream, up to the next segment that is known. The stream of a segment
-// is that of its first block of which it is known.
+// TestMadeUpSegments: a run of blocks without a gap is a segment, of one stream, up to the next segment that is
+// known. The stream of a segment is that of its first block of which it is known.
 func TestMadeUpSegments(t *testing.T) {
 	const known = 1 << 40
 	s := &eventtest.Stream{}

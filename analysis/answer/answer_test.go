@@ -160,7 +160,8 @@ func TestCourseOfSteps(t *testing.T) {
 	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
 }
 
-// TestTotals: reserved is the sum of the devices, unknown where that of one is; the time of the peak is that of the device with the highest.
+// TestTotals: reserved is the sum of the devices, unknown where that of one is; the time of the peak is that of the
+// device with the highest.
 func TestTotals(t *testing.T) {
 	of := func(accounts ...heap.Account) *Answer {
 		now := view.New(&heap.Snapshot{Totals: heap.Totals{Accounts: accounts}}, nil, nil)

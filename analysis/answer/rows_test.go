@@ -40,8 +40,8 @@ func entry(line int, bytes int64) view.Row {
 	return view.Row{Name: fmt.Sprintf("a.py:%d", line), File: "/a.py", Line: line, Layer: "torch", Holder: view.NoHolder, Bytes: bytes, Blocks: 1}
 }
 
-// TestGrowth: the rates of the devices' findings add up, the device that is full first is named with what it has left, and the growth begins
-// with the earliest step. Host memory fills no device.
+// TestGrowth: the rates of the devices' findings add up, the device that is full first is named with what it has
+// left, and the growth begins with the earliest step. Host memory fills no device.
 func TestGrowth(t *testing.T) {
 	first, second := event.Device{Type: event.DeviceCUDA}, event.Device{Type: event.DeviceCUDA, Index: 1}
 	report := &leaks.Report{
@@ -159,8 +159,8 @@ func TestGrowingRowsAreFirst(t *testing.T) {
 	require.Equal(t, []Sum{{"other", 5000}, {"growing too", 99 + 98}}, rest)
 }
 
-// TestFindingsOfOneHolder: lines whose memory one variable holds are one row, which grows by all of them and is named by the fastest, the first of equal
-// ones.
+// TestFindingsOfOneHolder: lines whose memory one variable holds are one row, which grows by all of them and is
+// named by the fastest, the first of equal ones.
 func TestFindingsOfOneHolder(t *testing.T) {
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}}
 	var entries []view.Row
@@ -416,8 +416,9 @@ func TestGarbage(t *testing.T) {
 	require.Nil(t, garbageOf(in, old), "little")
 }
 
-// TestGarbageOfLine: what is newer than the reading of a line that allocates garbage, or was freed by the end, is garbage but for what else is
-// held of the line, at the end as at a peak, and where little is left of it the reading counts that found the most.
+// TestGarbageOfLine: what is newer than the reading of a line that allocates garbage, or was freed by the end, is
+// garbage but for what else is held of the line, at the end as at a peak, and where little is left of it the
+// reading counts that found the most.
 func TestGarbageOfLine(t *testing.T) {
 	const mib = 1 << 20
 	line := figures.GarbageLine{Site: "a.py:1", Holder: "garbage Linear.*", Bytes: 20 * mib, Kept: 4 * mib}

@@ -184,8 +184,8 @@ func TestLimits(t *testing.T) {
 	require.NotContains(t, s.history, uint32(2))
 }
 
-// TestFailedRequest: a request that fails in a node is named as an allocation of it would be, and is none: it is not counted, and what fails in
-// forward says nothing of the nodes behind it.
+// TestFailedRequest: a request that fails in a node is named as an allocation of it would be, and is none: it is
+// not counted, and what fails in forward says nothing of the nodes behind it.
 func TestFailedRequest(t *testing.T) {
 	s := newScene(100)
 	s.forward(10, "rand", "/home/a/net.py:1:Net.forward")

@@ -14,8 +14,8 @@ import (
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
-// TestHistory: of allocations with one number eight are kept, the last of them in place of the one before; a stack that comes again at once adds
-// nothing.
+// TestHistory: of allocations with one number eight are kept, the last of them in place of the one before; a stack
+// that comes again at once adds nothing.
 func TestHistory(t *testing.T) {
 	h := &history{}
 	h.add(mark{5, 1})

@@ -343,7 +343,8 @@ func cuda(ordinal int) event.Device {
 	return event.Device{Type: event.DeviceCUDA, Index: int8(ordinal)}
 }
 
-// TestOnlyDevice: memory of which the device is not named is on the only one that the process uses; where there may be several, it is on none.
+// TestOnlyDevice: memory of which the device is not named is on the only one that the process uses; where there may
+// be several, it is on none.
 func TestOnlyDevice(t *testing.T) {
 	unnamed := func(n int) (out []figures.DriverUse) {
 		for range n {

@@ -45,7 +45,8 @@ func TestPools(t *testing.T) {
 	require.False(t, fragments.New(m, fragments.Request{Bytes: mib + 1}).Pools[0].Small)
 }
 
-// Pages of an expandable segment that lie in a free block as a whole, by where it begins and ends: 2 MiB in a small pool, 20 in a large one.
+// Pages of an expandable segment that lie in a free block as a whole, by where it begins and ends: 2 MiB in a small
+// pool, 20 in a large one.
 func TestPagesReturned(t *testing.T) {
 	for _, tt := range []struct {
 		pool   fragments.Pool
@@ -160,8 +161,8 @@ func TestWorkspaceLibraries(t *testing.T) {
 	}
 }
 
-// TestSetPrivate: a segment is of a private pool when it lies in a range of the last reading up to the moment, or of the one that was made for a failure
-// then.
+// TestSetPrivate: a segment is of a private pool when it lies in a range of the last reading up to the moment, or
+// of the one that was made for a failure then.
 func TestSetPrivate(t *testing.T) {
 	at := func(time, failed uint64, ranges ...figures.Range) figures.Reading {
 		return figures.Reading{Time: time, Failed: failed, Private: ranges}

@@ -275,7 +275,8 @@ func TestSmallestView(t *testing.T) {
 	}
 }
 
-// TestJoinedBlocks: each live block that the report knows has its holder, the first of the report too; a block of the moment of the report is in it.
+// TestJoinedBlocks: each live block that the report knows has its holder, the first of the report too; a block of
+// the moment of the report is in it.
 func TestJoinedBlocks(t *testing.T) {
 	r := mixedReport()
 	r.Blocks = r.Blocks[1:]

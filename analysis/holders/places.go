@@ -56,8 +56,8 @@ func (h *Index) Held(b *heap.Block, freed uint64) bool {
 	return b.Layer == event.LayerTorch && b.PID == uint32(h.Report.PID) && h.places.of(b, freed) >= 0
 }
 
-// Passing adds up the blocks that were freed while holders were read, by site and holder: of a tensor that is replaced at each step no block
-// outlasts a reading.
+// Passing adds up the blocks that were freed while holders were read, by site and holder: of a tensor that is
+// replaced at each step no block outlasts a reading.
 func (h *Index) Passing(v *view.View, freed []Freed) []view.HeldSite {
 	names := siteNames(v)
 	rows := map[heldKey][]int{}

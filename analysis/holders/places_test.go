@@ -14,8 +14,8 @@ import (
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
-// TestPlaces: a block that was live when a place held its memory has that holder, whether it was freed since or is newer than the report; one
-// that came later, or was freed before, has not.
+// TestPlaces: a block that was live when a place held its memory has that holder, whether it was freed since or is
+// newer than the report; one that came later, or was freed before, has not.
 func TestPlaces(t *testing.T) {
 	place := func(layer int64, addr, time uint64) scan.Place {
 		return scan.Place{Addr: addr, Size: 1000, Time: time, Path: scan.Path{

@@ -273,7 +273,8 @@ func TestShareOfRise(t *testing.T) {
 	require.True(t, math.IsNaN(shareOf(total, 4, 10)))
 }
 
-// TestOneHolder: what holds half of the blocks is named; where a running job allocated more than was read, what is known decides if it is enough.
+// TestOneHolder: what holds half of the blocks is named; where a running job allocated more than was read, what is
+// known decides if it is enough.
 func TestOneHolder(t *testing.T) {
 	f := &Finding{Sites: []string{"a", "b"}}
 	row := func(site, name string, bytes, blocks uint64) Holder { return Holder{site, name, bytes, blocks} }
@@ -390,8 +391,8 @@ func TestTurnover(t *testing.T) {
 	require.GreaterOrEqual(t, len(tr.recent), keptDepartures)
 }
 
-// TestReplaced: a block that leaves a pool is taken from the line whose block came right before it or right after, and never from one that has no more
-// than at first.
+// TestReplaced: a block that leaves a pool is taken from the line whose block came right before it or right after,
+// and never from one that has no more than at first.
 func TestReplaced(t *testing.T) {
 	d := newDetector(nil, resolveNone)
 	old := departure{size: sizeKey{place{event.LayerTorch, event.Device{}, 7}, 9}, bytes: 512, older: true}
@@ -496,7 +497,8 @@ func TestStepsOfFinding(t *testing.T) {
 	require.True(t, math.IsNaN(f.Requested), "a requested size was not known")
 }
 
-// TestWatchedSteps: a verdict of now is made from the complete steps of this numbering, and a time is in the step that began last before it.
+// TestWatchedSteps: a verdict of now is made from the complete steps of this numbering, and a time is in the step
+// that began last before it.
 func TestWatchedSteps(t *testing.T) {
 	w := NewWatch(nil, resolveNone)
 	require.Zero(t, w.Judged())

@@ -12,8 +12,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 )
 
-// trial makes a model of some tensors at one line and as many gradients at another, and state of the same sizes that is freed with the trial. Only
-// the model stays, with its gradients. It returns the state.
+// trial makes a model of some tensors at one line and as many gradients at another, and state of the same sizes
+// that is freed with the trial. Only the model stays, with its gradients. It returns the state.
 func trial(p *program, sizes []uint64) fifo {
 	var state fifo
 	for _, size := range sizes {
@@ -26,8 +26,8 @@ func trial(p *program, sizes []uint64) fifo {
 	return state
 }
 
-// TestFewPeriods: a loop keeps several blocks each time, and frees others of the same sizes. However few periods were seen, what grows is both lines by
-// what they keep, and what is suspected is no more than that.
+// TestFewPeriods: a loop keeps several blocks each time, and frees others of the same sizes. However few periods
+// were seen, what grows is both lines by what they keep, and what is suspected is no more than that.
 func TestFewPeriods(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 11))

@@ -13,7 +13,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// TestUsualEnd: where blocks of the same line are freed in the backward pass as a rule, those that stay are a tensor that the program keeps.
+// TestUsualEnd: where blocks of the same line are freed in the backward pass as a rule, those that stay are a
+// tensor that the program keeps.
 func TestUsualEnd(t *testing.T) {
 	run := func(usual, odd string) leaks.Finding {
 		j := newJob()

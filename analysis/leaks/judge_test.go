@@ -183,8 +183,8 @@ func TestGreatestDivisor(t *testing.T) {
 	}
 }
 
-// TestSawtoothAtEnd: of a cache that is copied layer by layer as it grows, the recording ends while old and new copies are both there: what it
-// grows by is what is kept of all steps, not the last copies.
+// TestSawtoothAtEnd: of a cache that is copied layer by layer as it grows, the recording ends while old and new
+// copies are both there: what it grows by is what is kept of all steps, not the last copies.
 func TestSawtoothAtEnd(t *testing.T) {
 	const layers, tokens = 8, 400
 	s, step := &series{}, 0

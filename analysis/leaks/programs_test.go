@@ -356,7 +356,8 @@ func requireTruth(t *testing.T, where string, want truth, got *leaks.Report) {
 	}
 }
 
-// TestGarbageRises: garbage whose collector was seen to run is steady however high its last tooth, and named where nothing else names what grows.
+// TestGarbageRises: garbage whose collector was seen to run is steady however high its last tooth, and named where
+// nothing else names what grows.
 func TestGarbageRises(t *testing.T) {
 	p := &program{job: *newJob(), random: rand.New(rand.NewPCG(1, 2))}
 	each := garbage(0, 16)

@@ -107,8 +107,8 @@ func (r *rank) hour(leak func(r *rank, step int)) (report *leaks.Report, growing
 	return w.Report(nil), growing
 }
 
-// TestRankHours: of 64 ranks that train for an hour, those are found that leak, with their line, bytes and period, and no other. What will never
-// matter, as 512 B a second, is found as a note.
+// TestRankHours: of 64 ranks that train for an hour, those are found that leak, with their line, bytes and period,
+// and no other. What will never matter, as 512 B a second, is found as a note.
 func TestRankHours(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is six million events")

@@ -35,8 +35,8 @@ func bank(p *program, length int) func(i int) {
 	}
 }
 
-// TestStopped: what filled up is past, with what it kept and until when, whether something else grows or not; what goes on, what was given back and
-// what is little is not said.
+// TestStopped: what filled up is past, with what it kept and until when, whether something else grows or not; what
+// goes on, what was given back and what is little is not said.
 func TestStopped(t *testing.T) {
 	full := run(200, func(p *program) func(int) { return bank(p, 40) })
 	beside := run(200, func(p *program) func(int) {

@@ -28,8 +28,8 @@ func cached(steps int, also func(j *job)) *job {
 	return j
 }
 
-// TestTurnover: what replaces blocks from before the attach is no leak, neither in the recording nor at any moment while it is made, whether
-// the cache has turned over or not.
+// TestTurnover: what replaces blocks from before the attach is no leak, neither in the recording nor at any moment
+// while it is made, whether the cache has turned over or not.
 func TestTurnover(t *testing.T) {
 	for _, steps := range []int{60, 150, 500} {
 		j := cached(steps, func(*job) {})

@@ -16,8 +16,8 @@ import (
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
-// TestPlacedSegments: a segment is there from the moment at which it was seen first to that at which it was not seen any more; one of before the first
-// event from the beginning.
+// TestPlacedSegments: a segment is there from the moment at which it was seen first to that at which it was not
+// seen any more; one of before the first event from the beginning.
 func TestPlacedSegments(t *testing.T) {
 	p := newPlacer(10)
 	known := heap.Segment{Addr: 100, Size: 10, Stack: 5}
@@ -35,7 +35,8 @@ func TestPlacedSegments(t *testing.T) {
 	}, p.finish(m, &l.open).Segments)
 }
 
-// TestPlacedBlocks: blocks that are in use at no moment have no place; above the limit there are only those of pinned moments, and later ones likewise.
+// TestPlacedBlocks: blocks that are in use at no moment have no place; above the limit there are only those of
+// pinned moments, and later ones likewise.
 func TestPlacedBlocks(t *testing.T) {
 	m := &Model{Moments: []Moment{{}, {Kind: MomentPeak}, {}, {}, {Kind: MomentEnd}}}
 	block := func(addr uint64, from, to uint16) PlacedBlock { return PlacedBlock{Addr: addr, Alloc: from, Free: to} }
@@ -225,7 +226,8 @@ func TestHighestPeak(t *testing.T) {
 	}
 }
 
-// TestPointNumbers: of a few events each is a point of the curve; many share as many points as are asked for, and of several parts each has fewer.
+// TestPointNumbers: of a few events each is a point of the curve; many share as many points as are asked for, and
+// of several parts each has fewer.
 func TestPointNumbers(t *testing.T) {
 	trace, err := view.NewTrace(&eventtest.Stream{Events: []event.Event{{Time: 100}, {Time: 109}}}, nil)
 	require.NoError(t, err)

@@ -56,8 +56,8 @@ type rowSum struct {
 
 func (r *rowSum) score() float64 { return r.mean + max(0, r.last-r.first) }
 
-// Layers chooses the layers: by holder where most of the highest peak has one that is known, else by category where one line has most of it,
-// else by line.
+// Layers chooses the layers: by holder where most of the highest peak has one that is known, else by category where
+// one line has most of it, else by line.
 func (b *Model) Layers() *Layers {
 	l := &Layers{model: b, of: make([]int, len(b.Groups))}
 	kind, name := b.firstRows()

@@ -10,7 +10,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// TestSizeClass: a class has the sizes up to a power of two that the class before has not; class 1 is of a byte at most, 0 of what is not known.
+// TestSizeClass: a class has the sizes up to a power of two that the class before has not; class 1 is of a byte at
+// most, 0 of what is not known.
 func TestSizeClass(t *testing.T) {
 	require.Zero(t, sizeClass(event.Unknown))
 	require.EqualValues(t, 1, sizeClass(0))

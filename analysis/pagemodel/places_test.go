@@ -100,8 +100,8 @@ func returning() *eventtest.Stream {
 	return s
 }
 
-// At each moment the map of a device has the blocks and segments of a live set that stopped there. Where blocks are too many, that holds for
-// the moments that are never given up.
+// At each moment the map of a device has the blocks and segments of a live set that stopped there. Where blocks are
+// too many, that holds for the moments that are never given up.
 func TestPlaces(t *testing.T) {
 	options := map[string]*pagemodel.Options{
 		"all": nil, "every event": {Moments: 5000}, "few moments": {Moments: 60, Points: 100}, "few lives": {Lifetimes: 700}, "few blocks": {Placed: 200},
@@ -150,8 +150,8 @@ func firstSeen(s *eventtest.Stream, b *pagemodel.Model) uint64 {
 	return uint64(len(s.Events))
 }
 
-// attached is a trace of a job that had three blocks before the first event: of two the holder is known. Of these the second is freed halfway;
-// the third, of which nothing is known, later.
+// attached is a trace of a job that had three blocks before the first event: of two the holder is known. Of these
+// the second is freed halfway; the third, of which nothing is known, later.
 func attached(t *testing.T) *view.Trace {
 	t.Helper()
 	all := eventtest.NewJob()
@@ -192,8 +192,8 @@ func attached(t *testing.T) *view.Trace {
 	return trace
 }
 
-// Blocks from before the first event are in the sums and on the map from the first moment on until they are freed, under what is known of their
-// holders.
+// Blocks from before the first event are in the sums and on the map from the first moment on until they are freed,
+// under what is known of their holders.
 func TestBefore(t *testing.T) {
 	for name, o := range map[string]*pagemodel.Options{"all": nil, "few": {Moments: 20, Lifetimes: 12}} {
 		t.Run(name, func(t *testing.T) {

@@ -72,8 +72,8 @@ type Lifetimes struct {
 	fates     map[alike]*fate // also of all sizes together, with the class anySize
 }
 
-// alike is what allocations have in common that usually end alike: the stack, and the class of the size. All layers of a network may have one
-// stack, of which the last one's output is kept.
+// alike is what allocations have in common that usually end alike: the stack, and the class of the size. All layers
+// of a network may have one stack, of which the last one's output is kept.
 type alike struct {
 	stack event.StackID
 	class int
@@ -192,8 +192,8 @@ func (l *Lifetimes) See(e *event.Event) {
 	}
 }
 
-// Start notes the allocation of a block. made: by an event of the thread tid that was seen now; else the block was in use before, and tid means
-// nothing.
+// Start notes the allocation of a block. made: by an event of the thread tid that was seen now; else the block was
+// in use before, and tid means nothing.
 func (l *Lifetimes) Start(b *heap.Block, tid uint32, made bool) Start {
 	out := Start{Result: l.c.Of(b.Stack), PID: b.PID, TID: tid, Stack: b.Stack, class: classOf(b.Size)}
 	if made {
@@ -206,8 +206,8 @@ func (l *Lifetimes) Start(b *heap.Block, tid uint32, made bool) Start {
 	return out
 }
 
-// Freed is what an allocation was for that a thread frees now; tid 0: it is not known which. After a request was refused it is what it was for
-// when it was refused.
+// Freed is what an allocation was for that a thread frees now; tid 0: it is not known which. After a request was
+// refused it is what it was for when it was refused.
 func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 	if l.process(s.PID).failed {
 		return l.InUse(s)

@@ -129,8 +129,8 @@ func TestFewFreed(t *testing.T) {
 	require.Equal(t, Temporary, s.InUse(last))
 }
 
-// TestSizes: all layers of a network may have one stack; the output of the last one, which is kept, is not temporary because those of the others
-// are.
+// TestSizes: all layers of a network may have one stack; the output of the last one, which is kept, is not
+// temporary because those of the others are.
 func TestSizes(t *testing.T) {
 	s := newStream()
 	s.alloc(setupStack)

@@ -44,7 +44,8 @@ func TestThreadsApart(t *testing.T) {
 	require.Len(t, s.processes[1].threads, 2)
 }
 
-// TestTemporaryBounds: what its own thread frees in the phase of the allocation is temporary: not before the loop, not by another thread, nor a workspace.
+// TestTemporaryBounds: what its own thread frees in the phase of the allocation is temporary: not before the loop,
+// not by another thread, nor a workspace.
 func TestTemporaryBounds(t *testing.T) {
 	s := newStream()
 	before := s.alloc(otherStack) // no phase of the loop was seen
@@ -83,7 +84,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestLearnedFunctions: all functions of Python that called a backward pass, an optimizer or zero_grad train, and those that they call do not.
+// TestLearnedFunctions: all functions of Python that called a backward pass, an optimizer or zero_grad train, and
+// those that they call do not.
 func TestLearnedFunctions(t *testing.T) {
 	for name, c := range map[string]struct {
 		stack string

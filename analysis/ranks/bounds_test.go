@@ -26,7 +26,8 @@ func TestSkewsOrder(t *testing.T) {
 	require.Empty(t, ranks.New(nil).Skews)
 }
 
-// TestGrowingOrder: what grows is in the order in which it began to; of what the time is not known comes last. A report without findings does not grow.
+// TestGrowingOrder: what grows is in the order in which it began to; of what the time is not known comes last. A
+// report without findings does not grow.
 func TestGrowingOrder(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	process := func(rank int, grew time.Time, findings int) ranks.Process {
@@ -47,7 +48,8 @@ func TestGrowingOrder(t *testing.T) {
 	require.Zero(t, lead)
 }
 
-// TestGuestsApart: guests of one device by two lines are two, and those of one line on two devices; of devices used as much the first is the own one.
+// TestGuestsApart: guests of one device by two lines are two, and those of one line on two devices; of devices used
+// as much the first is the own one.
 func TestGuestsApart(t *testing.T) {
 	use := func(device int, site string, peak int64) ranks.DeviceUse {
 		return ranks.DeviceUse{Device: device, Site: site, Peak: peak}

@@ -38,8 +38,8 @@ type Row struct {
 // position is the number of an element in the name of a holder.
 var position = regexp.MustCompile(`\[\d+(\.\.\d+)?\]`)
 
-// Rows adds up what processes have of the same line or holder, the largest first. Holders whose names differ only in numbers of elements are
-// the same: "losses[0..24]" of one rank is "losses[0..25]" of the next.
+// Rows adds up what processes have of the same line or holder, the largest first. Holders whose names differ only
+// in numbers of elements are the same: "losses[0..24]" of one rank is "losses[0..25]" of the next.
 func Rows(parts []Part, all []Identity) []Row {
 	index := map[string]int{}
 	var out []Row

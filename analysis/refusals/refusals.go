@@ -14,8 +14,8 @@ import (
 // keptOOMs is how many of the requests that failed are listed: the first ones, and the last.
 const keptOOMs = 1000
 
-// keptRefusals is how many refusals are kept at most. Of more the first half stays, and what is settled of the others is only counted, so that
-// the one that ends a program is there, however many it survived.
+// keptRefusals is how many refusals are kept at most. Of more the first half stays, and what is settled of the
+// others is only counted, so that the one that ends a program is there, however many it survived.
 const keptRefusals = keptOOMs * (1 + maxTries)
 
 // maxTries is how many refusals of the driver are kept of one request: the allocator asks two or three times.
@@ -113,7 +113,8 @@ func (l *Log) add(e *event.Event, reported bool) {
 	l.list = append(l.list, r)
 }
 
-// settle notes what a thread asks for after a refusal. Where the driver refuses again, only a report before was followed by another request.
+// settle notes what a thread asks for after a refusal. Where the driver refuses again, only a report before was
+// followed by another request.
 func (l *Log) settle(e *event.Event, reported bool) {
 	key, next := threadKey{e.PID, e.TID}, *e
 	sorts := []waits{l.reports}

@@ -19,8 +19,8 @@ const (
 	stackAgain
 )
 
-// refusalsOf is what a list of events says of refused requests, of a process with a caching allocator or without. Times are the numbers of the
-// events, from 1.
+// refusalsOf is what a list of events says of refused requests, of a process with a caching allocator or without.
+// Times are the numbers of the events, from 1.
 func refusalsOf(cache bool, events ...event.Event) ([]Refusal, int) {
 	allocator := &event.Module{Path: "/torch/lib/libc10_cuda.so"}
 	driver := event.Frame{Kind: event.FrameNative, Func: "cuMemAlloc_v2", Module: &event.Module{Path: "/lib/libcuda.so.1"}}
@@ -133,8 +133,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestManyRefusals: of a program that was refused memory more often than is kept, the first and the last failure are there, and the counts are
-// those of all.
+// TestManyRefusals: of a program that was refused memory more often than is kept, the first and the last failure
+// are there, and the counts are those of all.
 func TestManyRefusals(t *testing.T) {
 	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerTorch, stackOther), give(event.LayerTorch, stackOther)
 	other, given := refuse(event.LayerDevice, stackOther), give(event.LayerDevice, stackOther)

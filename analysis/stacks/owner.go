@@ -62,8 +62,8 @@ func OwnerOf(st *event.Stack, name string) Owner {
 	return Owner{Name: name}
 }
 
-// IsAsyncBackend reports whether a call of the driver with a stack is PyTorch's backend cudaMallocAsync, which has no caching allocator: each
-// of its calls is a block.
+// IsAsyncBackend reports whether a call of the driver with a stack is PyTorch's backend cudaMallocAsync, which has
+// no caching allocator: each of its calls is a block.
 func IsAsyncBackend(st *event.Stack, call string) bool {
 	return st != nil && strings.Contains(call, "MallocAsync") && IsPyTorch(OwnerOf(st, ""))
 }

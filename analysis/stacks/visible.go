@@ -31,7 +31,8 @@ var allocatorModules = []string{"libc10.so", "libc10_cuda.so", "libc10_hip.so", 
 var driverModules = []string{"libcuda.so", "libcudart", "libamdhip64", "libhsa-runtime64", "libze_loader"}
 
 // linkedRuntime begin the names of CUDA's runtime where it is linked into a program or library, as nvcc does by default: its own
-// functions have a hash for a name, and those that allocate are cudaMalloc and its variants (libcudart_static.a of CUDA 13.0, cuda_runtime.h).
+// functions have a hash for a name, and those that allocate are cudaMalloc and its variants (libcudart_static.a of
+// CUDA 13.0, cuda_runtime.h).
 var linkedRuntime = []string{"libcudart_static_", "cudaMalloc", "cudaHostAlloc", "cudaHostRegister"}
 
 // pseudoNames are the file and function names of the interpreter's own code objects: the entry shim of CPython 3.12 and

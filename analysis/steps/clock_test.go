@@ -11,8 +11,8 @@ import (
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
-// TestClock: a step begins where a thread comes to the line from elsewhere, however much it allocates there; a stack that recurs begins one each time.
-// What has no Python frame says nothing of where the thread is.
+// TestClock: a step begins where a thread comes to the line from elsewhere, however much it allocates there; a
+// stack that recurs begins one each time. What has no Python frame says nothing of where the thread is.
 func TestClock(t *testing.T) {
 	st := map[event.StackID]*event.Stack{
 		1: eventtest.Stack("lib.so!f /a.py:3:inner /a.py:1:main"), 2: eventtest.Stack("lib.so!f /a.py:4:inner /a.py:1:main"),

@@ -151,8 +151,9 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 	return entered, recurs
 }
 
-// counts reports whether what recurs is looked for among the allocations of a layer: of PyTorch's where it allocates, else of all. A program
-// without PyTorch has its steps too; of one with it what was there before, such as a context, has none.
+// counts reports whether what recurs is looked for among the allocations of a layer: of PyTorch's where it
+// allocates, else of all. A program without PyTorch has its steps too; of one with it what was there before, such
+// as a context, has none.
 func (s *survey) counts(layer event.Layer) bool {
 	if layer != event.LayerTorch {
 		return !s.torch
@@ -320,8 +321,8 @@ func (s *survey) silent(c *candidate) bool {
 	return !s.loops.inside(c)
 }
 
-// over reports whether a loop with an optimizer, or with backward passes, has ended: it was silent for longer than ever before, and so were the
-// backward passes of its steps.
+// over reports whether a loop with an optimizer, or with backward passes, has ended: it was silent for longer than
+// ever before, and so were the backward passes of its steps.
 func (s *survey) over(c *candidate) bool {
 	if !s.silent(c) || s.allocations-c.last <= 2*c.longest {
 		return false

@@ -132,8 +132,8 @@ func TestWithinStep(t *testing.T) {
 	}
 }
 
-// TestChoose: an optimizer is chosen before a backward pass when it was stepped throughout, both before a loader, and a loader before what recurs
-// unless it fell silent.
+// TestChoose: an optimizer is chosen before a backward pass when it was stepped throughout, both before a loader,
+// and a loader before what recurs unless it fell silent.
 func TestChoose(t *testing.T) {
 	optimizer, backward, loader := entered(SourceOptimizer, every(10, 5)...), entered(SourceBackward, every(10, 5)...), entered(SourceLoader, every(10, 5)...)
 	optimizer.before, optimizer.until = 1, 5
@@ -202,7 +202,8 @@ func line(parent uint64, depth, entries int, within uint64) *place {
 	return &place{candidate: c, parent: parent, depth: depth, within: within}
 }
 
-// TestOuterLoop: the loop of a program is the outermost function whose lines are entered often, and have half of all allocations below them.
+// TestOuterLoop: the loop of a program is the outermost function whose lines are entered often, and have half of
+// all allocations below them.
 func TestOuterLoop(t *testing.T) {
 	none := loopOf(0)
 	require.Nil(t, none.outermost())
@@ -399,8 +400,8 @@ func TestConsiderAnother(t *testing.T) {
 	})
 }
 
-// TestLookFor: what recurs is looked for after 64 allocations, and again after an eighth of all; one that fell silent is given up, for longer each
-// time, and a loop around one that was found takes its place.
+// TestLookFor: what recurs is looked for after 64 allocations, and again after an eighth of all; one that fell
+// silent is given up, for longer each time, and a loop around one that was found takes its place.
 func TestLookFor(t *testing.T) {
 	with := func(allocations uint64, chosen *candidate) *Tracker {
 		tr := tracker(chosen)

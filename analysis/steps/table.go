@@ -62,8 +62,8 @@ func (t *Table) Span(step int) (from, to uint64, ok bool) {
 	return t.begins[i], t.begins[i+1] - 1, true
 }
 
-// Loop is the number of the first step of the loop that runs at the end, which Source and On are of; 0: there is none. Steps before it are of loops
-// that have ended.
+// Loop is the number of the first step of the loop that runs at the end, which Source and On are of; 0: there is
+// none. Steps before it are of loops that have ended.
 func (t *Table) Loop() int { return max(t.loop, t.First()) }
 
 // Period is the mean length of a complete step of the loop that runs at the end, nanoseconds; 0: not known.

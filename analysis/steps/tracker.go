@@ -64,8 +64,8 @@ func NewTracker(r *Rules, resolve func(event.StackID) *event.Stack) *Tracker {
 	return t
 }
 
-// reset looks anew for what recurs, for longer than before: several calls in a line of a loop recur too, until the next line begins. Marks that
-// were entered count on.
+// reset looks anew for what recurs, for longer than before: several calls in a line of a loop recur too, until the
+// next line begins. Marks that were entered count on.
 func (t *Tracker) reset() {
 	t.survey.forgetRecurring()
 	t.wait *= 2

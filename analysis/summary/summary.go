@@ -22,8 +22,9 @@ type Report struct {
 	Stages []Stages
 }
 
-// Stages is the memory of one device in the two stages that can be recognised from outside: before the first batch, forward or other part of a
-// step, and from there on. The second ends behind a step, with what is freed before anything else is allocated: gradients that are reset.
+// Stages is the memory of one device in the two stages that can be recognised from outside: before the first batch,
+// forward or other part of a step, and from there on. The second ends behind a step, with what is freed before
+// anything else is allocated: gradients that are reset.
 type Stages struct {
 	Device      int
 	Init, Train Stage

@@ -84,8 +84,8 @@ func TestStages(t *testing.T) {
 	require.Positive(t, s.Train.PeakedDelta())
 }
 
-// TestStageEnds: training begins with the first forward pass, though no step has ended by then, and ends with what a step leaves: neither its
-// gradients nor its activations, but more than a program that has freed everything.
+// TestStageEnds: training begins with the first forward pass, though no step has ended by then, and ends with what
+// a step leaves: neither its gradients nor its activations, but more than a program that has freed everything.
 func TestStageEnds(t *testing.T) {
 	const mib = 1 << 20
 	j := eventtest.NewJob()

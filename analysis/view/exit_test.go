@@ -12,8 +12,8 @@ import (
 	"github.com/gputrace/gputrace/event/moment"
 )
 
-// TestExit: what a program frees because it ends is not temporary, though no other phase has begun since it was allocated, and has the holder
-// that was read before.
+// TestExit: what a program frees because it ends is not temporary, though no other phase has begun since it was
+// allocated, and has the holder that was read before.
 func TestExit(t *testing.T) {
 	const exit = 80
 	s := newStream(mlp+trained, head+trained)

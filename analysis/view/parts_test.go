@@ -93,7 +93,8 @@ func TestCompletedParts(t *testing.T) {
 	require.Empty(t, completed(nil, site(0, 0)))
 }
 
-// TestCountSelected: what is selected of a site is in use in its account: of blocks from before the first event as such, where their total is known.
+// TestCountSelected: what is selected of a site is in use in its account: of blocks from before the first event as
+// such, where their total is known.
 func TestCountSelected(t *testing.T) {
 	before := &Site{Site: heap.Site{Origin: heap.OriginBefore, Inuse: blocks(2)}}
 	a := &heap.Account{Before: 100, Live: blocks(1)}
@@ -134,8 +135,8 @@ func TestReduceAccount(t *testing.T) {
 	}
 }
 
-// TestUnseenSamples: what an allocator's total has beside known blocks is a sample for each holder, and one of lost events. Iteration can stop at
-// any of them.
+// TestUnseenSamples: what an allocator's total has beside known blocks is a sample for each holder, and one of lost
+// events. Iteration can stop at any of them.
 func TestUnseenSamples(t *testing.T) {
 	account := &heap.Account{PID: 7, Allocated: 900, Before: 300, Lost: -5, BeforeBlocks: heap.Count{Objects: 2, Bytes: 300}}
 	joined := NewJoined([]figures.HeldBefore{{PID: 7, HeldPart: figures.HeldPart{Holder: "a", Bytes: 200, Blocks: 1}}, {PID: 8, HeldPart: figures.HeldPart{Holder: "b", Bytes: 9}}})
@@ -170,8 +171,8 @@ func TestUnseenSamples(t *testing.T) {
 	require.True(t, all)
 }
 
-// TestSampleNames: a sample without a stack is named by what holds it and where it comes from; one with a stack by its frames, below the name of a
-// line that is not the leaf.
+// TestSampleNames: a sample without a stack is named by what holds it and where it comes from; one with a stack by
+// its frames, below the name of a line that is not the leaf.
 func TestSampleNames(t *testing.T) {
 	require.Equal(t, []string{"x"}, (&Sample{Name: "x"}).Names())
 	require.Equal(t, []string{"x"}, (&Sample{Name: "x", Holder: NoHolder}).Names())
@@ -365,7 +366,8 @@ func TestBeforeOfAccount(t *testing.T) {
 	require.Equal(t, figures.HeldPart{Holder: NoHolder, Bytes: 1}, got[4])
 }
 
-// TestNoted: annotations of steps of one numbering are put together, another numbering begins anew; of holders and readings the last thousand are kept.
+// TestNoted: annotations of steps of one numbering are put together, another numbering begins anew; of holders and
+// readings the last thousand are kept.
 func TestNoted(t *testing.T) {
 	var n noted
 	steps := func(numbering, first int, begins ...uint64) {
@@ -588,7 +590,8 @@ func TestFollowerMoves(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestRaisedSize: a least size is a power of two, so that no more than the limit are shown; an allocation counts half more for what it changes.
+// TestRaisedSize: a least size is a power of two, so that no more than the limit are shown; an allocation counts
+// half more for what it changes.
 func TestRaisedSize(t *testing.T) {
 	var c sizeCounts
 	for range 4 {

@@ -22,8 +22,8 @@ type allocator struct {
 	device event.Device
 }
 
-// See takes the next event and returns by how many bytes the sum of all allocators changes with it. ok is false for one that says nothing of
-// that: it is of another layer, or neither an allocation nor a free.
+// See takes the next event and returns by how many bytes the sum of all allocators changes with it. ok is false for
+// one that says nothing of that: it is of another layer, or neither an allocation nor a free.
 func (a *Reported) See(e *event.Event) (by int64, ok bool) {
 	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return 0, false

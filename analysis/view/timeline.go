@@ -55,8 +55,8 @@ type Totals struct {
 	Used uint64
 }
 
-// TimelineVisitor's methods are called with what a timeline shows, in order of the times, which are CLOCK_BOOTTIME nanoseconds and within the
-// range. Only Moment may be nil; what is pointed to is valid during the call only.
+// TimelineVisitor's methods are called with what a timeline shows, in order of the times, which are CLOCK_BOOTTIME
+// nanoseconds and within the range. Only Moment may be nil; what is pointed to is valid during the call only.
 type TimelineVisitor struct {
 	Totals func(time uint64, t *Totals)
 	// Alloc: b was allocated by e. Torch blocks, device memory (segments among it) and pinned host memory are reported.

@@ -9,20 +9,22 @@ import (
 	"strings"
 )
 
-// Batches is the least memory that is enough as a straight line over the size of the batch, by least squares. It holds as far as the program
-// is the same in all recordings but for the batch, what it needs grows evenly with it, and nothing else needs the memory.
+// Batches is the least memory that is enough as a straight line over the size of the batch, by least squares. It
+// holds as far as the program is the same in all recordings but for the batch, what it needs grows evenly with it,
+// and nothing else needs the memory.
 type Batches struct {
 	Points    int
 	Slope     float64 // bytes a sample
 	Intercept float64 // bytes without any
 	// Residual is how far the recording that fits least is off the line, bytes. With two recordings it is always 0, and says nothing.
 	Residual float64
-	// Largest is the largest whole batch that fits, on the line and with the residual added, Fails the smallest that does not, with the residual
-	// taken off; of sizes between them it is not known. They mean nothing unless Known.
+	// Largest is the largest whole batch that fits, on the line and with the residual added, Fails the smallest
+	// that does not, with the residual taken off; of sizes between them it is not known. They mean nothing unless
+	// Known.
 	Largest, Fails float64
 	Known          bool
-	// Replayed: the sizes were not taken from the line but replayed, as all recordings have the same requests but for their sizes, and each size
-	// is a straight line over the batch.
+	// Replayed: the sizes were not taken from the line but replayed, as all recordings have the same requests but
+	// for their sizes, and each size is a straight line over the batch.
 	Replayed bool
 }
 

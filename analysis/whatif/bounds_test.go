@@ -157,8 +157,8 @@ func TestOrderOfSegments(t *testing.T) {
 	require.Equal(t, []int{2, 2}, []int{s.ups, s.downs})
 }
 
-// TestReturnedSegments: what a thread returned to the driver, without having been refused anything, was returned by empty_cache; what is obtained
-// again afterwards is counted up to that.
+// TestReturnedSegments: what a thread returned to the driver, without having been refused anything, was returned by
+// empty_cache; what is obtained again afterwards is counted up to that.
 func TestReturnedSegments(t *testing.T) {
 	s := &collected{threads: map[uint32]*returning{}}
 	use := func(tid uint32) { s.emptied(&event.Event{TID: tid}) }

@@ -222,8 +222,8 @@ func TestBatches(t *testing.T) {
 	require.EqualValues(t, 400*mib, s.Room(600*mib, 20*mib))
 }
 
-// Of two recordings whose requests differ in size only, a batch is replayed: with segments of 20 MiB, and a request that takes more than the others
-// from some size on, which a line does not know.
+// Of two recordings whose requests differ in size only, a batch is replayed: with segments of 20 MiB, and a request
+// that takes more than the others from some size on, which a line does not know.
 func TestScaled(t *testing.T) {
 	point := func(batch uint64, more ...op) Batch {
 		s := &Stream{Rules: RulesOf("2.15.0"), ids: 8}

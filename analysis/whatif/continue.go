@@ -23,8 +23,8 @@ type After struct {
 // continued is with how many earlier steps a replay goes on.
 const continued = 3
 
-// After is Continue under the last settings of the report with each of the steps before that of the failure, of which a few are tried: nothing must fail
-// with any. step is 0 if the request is of none.
+// After is Continue under the last settings of the report with each of the steps before that of the failure, of
+// which a few are tried: nothing must fail with any. step is 0 if the request is of none.
 func (r *Report) After(t *view.Trace, table *steps.Table, at uint64, step int) (out After) {
 	settings, options := &r.Rows[len(r.Rows)-1].Settings, &Options{Outside: r.Outside}
 	line := func(id event.StackID) string { return r.Line(t, id) }
@@ -54,8 +54,8 @@ func spanOf(table *steps.Table, step int) Span {
 }
 
 // Continue replays a stream under settings up to a request that was refused at a time, serves it, and goes on with what an earlier step did
-// after the same request: the step of the failure has made the same allocations as the earlier one up to there, by their lines. line names the line
-// of a stack. this is the step of the failure.
+// after the same request: the step of the failure has made the same allocations as the earlier one up to there, by
+// their lines. line names the line of a stack. this is the step of the failure.
 func (s *Stream) Continue(settings *Settings, o *Options, at uint64, this, earlier Span, line func(event.StackID) string) After {
 	refused := s.refusal(at)
 	if refused < 0 {

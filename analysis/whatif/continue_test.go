@@ -10,8 +10,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// steppedStream is two steps of two requests each, of which the second of the second step was refused: in the first, a third followed, and what
-// was there before the steps was freed.
+// steppedStream is two steps of two requests each, of which the second of the second step was refused: in the
+// first, a third followed, and what was there before the steps was freed.
 func steppedStream(third uint64) *Stream {
 	s := &Stream{Rules: RulesOf("2.6.0"), up: true}
 	alloc := func(time uint64, stack event.StackID, size uint64) uint32 {
@@ -32,8 +32,8 @@ func steppedStream(third uint64) *Stream {
 	return s
 }
 
-// TestContinue: the request fits if there is room for it; that the step would have freed on to its end is known only with what an earlier step did
-// after the same request, which must have come the same way.
+// TestContinue: the request fits if there is room for it; that the step would have freed on to its end is known
+// only with what an earlier step did after the same request, which must have come the same way.
 func TestContinue(t *testing.T) {
 	line := func(id event.StackID) string {
 		return map[event.StackID]string{1: "a", 2: "b", 3: "c", 33: "c", 4: "d"}[id]
@@ -69,8 +69,8 @@ func TestContinue(t *testing.T) {
 	require.Equal(t, After{}, steppedStream(1).Continue(&Settings{}, nil, 5, Span{20, 29}, Span{10, 19}, line), "nothing was refused then")
 }
 
-// TestContinueOlder: blocks from before the earlier step that it freed on its way are not known to have a counterpart, so that a later failure proves
-// nothing.
+// TestContinueOlder: blocks from before the earlier step that it freed on its way are not known to have a
+// counterpart, so that a later failure proves nothing.
 func TestContinueOlder(t *testing.T) {
 	s := steppedStream(60 << 20)
 	at := 0

@@ -54,8 +54,8 @@ func TestPlaceIsTaken(t *testing.T) {
 	}
 }
 
-// TestGaps: addresses that were given back are joined with those beside them, and used again: upwards the first that is large enough from its begin,
-// downwards the last from its end.
+// TestGaps: addresses that were given back are joined with those beside them, and used again: upwards the first
+// that is large enough from its begin, downwards the last from its end.
 func TestGaps(t *testing.T) {
 	for _, up := range []bool{true, false} {
 		d := newDriver(0, up, nil)
@@ -115,7 +115,8 @@ func TestTrusted(t *testing.T) {
 	}
 }
 
-// TestFailureFigures: of a failure it is known how much was reserved, allocated and free then; on a device without an end nothing is free or not.
+// TestFailureFigures: of a failure it is known how much was reserved, allocated and free then; on a device without
+// an end nothing is free or not.
 func TestFailureFigures(t *testing.T) {
 	s := &Stream{ids: 2, ops: []op{
 		{size: 30 << 20, time: 1}, {kind: opAlloc, id: 1, size: 90 << 20, time: 2, outside: 10 << 20, stack: 7},
@@ -140,8 +141,8 @@ func TestFailureFigures(t *testing.T) {
 	require.EqualValues(t, event.Unknown, r.Past.Free)
 }
 
-// TestLine: the largest batch that fits is on the line, less what the recordings are off it; without room, or where more samples need no more memory,
-// it is not known.
+// TestLine: the largest batch that fits is on the line, less what the recordings are off it; without room, or where
+// more samples need no more memory, it is not known.
 func TestLine(t *testing.T) {
 	points := []Batch{{Size: 1, Need: 110}, {Size: 2, Need: 120}, {Size: 3, Need: 130}}
 	b := NewBatches(points, 155)
@@ -163,7 +164,8 @@ func TestLine(t *testing.T) {
 	require.Zero(t, NewBatches(points, 1).Largest, "not even without samples")
 }
 
-// TestCollectOne: the only segment that is free as a whole is returned when more than the threshold is reserved; where there is none, nothing is.
+// TestCollectOne: the only segment that is free as a whole is returned when more than the threshold is reserved;
+// where there is none, nothing is.
 func TestCollectOne(t *testing.T) {
 	c := newCache(&Settings{Device: 100 << 20, Fraction: 1, GC: 0.5}, Rules{}, false, nil)
 	b := c.malloc(40<<20, 0)

@@ -48,8 +48,9 @@ type Row struct {
 	Phase phases.Phase
 }
 
-// lateShare is the part of the recorded peak, one in so many, that must have been reserved when the recording began for a replay with the same
-// peak to prove nothing: these segments are there in every replay, as the recorded settings had made them.
+// lateShare is the part of the recorded peak, one in so many, that must have been reserved when the recording began
+// for a replay with the same peak to prove nothing: these segments are there in every replay, as the recorded
+// settings had made them.
 const lateShare = 2
 
 // Unknown reports whether a replay of other settings proves nothing because the recording began too late.
@@ -142,8 +143,9 @@ func (r *Report) asked() Settings {
 	return r.Rows[len(r.Rows)-1].Settings
 }
 
-// Need is the least memory, of the caching allocator and of other libraries, with which no request fails in a replay of the settings that were
-// asked for, of the usual ones the recorded ones: in segments' steps, bytes. It is less than the peak where returning the cache helps.
+// Need is the least memory, of the caching allocator and of other libraries, with which no request fails in a
+// replay of the settings that were asked for, of the usual ones the recorded ones: in segments' steps, bytes. It is
+// less than the peak where returning the cache helps.
 func (r *Report) Need() uint64 {
 	s := r.asked()
 	s.Device, s.Fraction = 0, 0

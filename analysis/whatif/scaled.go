@@ -10,15 +10,16 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// scaled are two recordings of one program with different batches: the same requests in the same order, each of a size that is a straight line
-// over the batch. Requests of any batch follow from them, and a replay of these has the allocator's rounding and the phases that only grow
-// beyond the others with a larger batch.
+// scaled are two recordings of one program with different batches: the same requests in the same order, each of a
+// size that is a straight line over the batch. Requests of any batch follow from them, and a replay of these has
+// the allocator's rounding and the phases that only grow beyond the others with a larger batch.
 type scaled struct {
 	small, large *Batch
 }
 
-// newScaled is the largest of recordings, and the smallest with which all between them have the requests that follow from the two; false: there
-// is none. Those below may have others: a library may do otherwise with few samples.
+// newScaled is the largest of recordings, and the smallest with which all between them have the requests that
+// follow from the two; false: there is none. Those below may have others: a library may do otherwise with few
+// samples.
 func newScaled(points []Batch) (*scaled, bool) {
 	sorted := slices.Clone(points)
 	sorts.Func(sorted, func(x, y Batch) int { return cmp.Compare(x.Size, y.Size) })
@@ -51,8 +52,8 @@ func sameRequests(x, y *Stream) bool {
 	return true
 }
 
-// has reports whether a recording has the requests that follow from the two. Half a step of the allocator is the room for sizes that a library
-// rounds by itself.
+// has reports whether a recording has the requests that follow from the two. Half a step of the allocator is the
+// room for sizes that a library rounds by itself.
 func (s *scaled) has(p *Batch) bool {
 	if !sameRequests(p.Of.Stream, s.large.Of.Stream) {
 		return false
@@ -89,8 +90,8 @@ func (s *scaled) fits(batch float64, settings *Settings, outside uint64) bool {
 	return stream.Run(settings, &Options{Outside: outside}).Failed == nil
 }
 
-// largest is a whole batch that fits, of which the next larger does not; false: there is none in sight. Segments have steps, so that a larger one
-// may fit again.
+// largest is a whole batch that fits, of which the next larger does not; false: there is none in sight. Segments
+// have steps, so that a larger one may fit again.
 func (s *scaled) largest(settings *Settings, outside uint64) (float64, bool) {
 	const inSight = 1 << 32 // samples
 	low, high := 0.0, 1.0

@@ -57,8 +57,8 @@ func (s *Settings) Conf() string {
 	return strings.Join(out, ",")
 }
 
-// ParseConf reads settings as PYTORCH_CUDA_ALLOC_CONF has them. What does not decide where blocks are placed is passed over; an error is one
-// of a value that cannot be replayed.
+// ParseConf reads settings as PYTORCH_CUDA_ALLOC_CONF has them. What does not decide where blocks are placed is
+// passed over; an error is one of a value that cannot be replayed.
 func ParseConf(text string) (Settings, error) {
 	var out Settings
 	for option := range strings.SplitSeq(text, ",") {

@@ -10,8 +10,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/whatif"
 )
 
-// TestUnknownOfLate: a replay proves nothing where half of the peak was reserved before the recording began and it comes to the same peak. One that
-// fails, or comes to another peak, does; and so does the recorded one.
+// TestUnknownOfLate: a replay proves nothing where half of the peak was reserved before the recording began and it
+// comes to the same peak. One that fails, or comes to another peak, does; and so does the recorded one.
 func TestUnknownOfLate(t *testing.T) {
 	of := func(peak uint64, failed *whatif.Failure) whatif.Row {
 		return whatif.Row{Result: &whatif.Result{Peak: peak, Failed: failed}}

@@ -2,8 +2,8 @@
 
 //go:build linux && (amd64 || arm64)
 
-// Package measure measures what tracing costs and prints it as Markdown tables. All modes of a workload are measured in turn in one process, window by
-// window, so every figure is relative to its own run.
+// Package measure measures what tracing costs and prints it as Markdown tables. All modes of a workload are
+// measured in turn in one process, window by window, so every figure is relative to its own run.
 package measure
 
 import (

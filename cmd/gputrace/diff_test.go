@@ -127,8 +127,8 @@ func TestDiffProfiles(t *testing.T) {
 	require.Contains(t, stderr, "--force")
 }
 
-// givenBack is a recording of a line that has so many MiB at the peak, of which one MiB in so many is in use at the end, and of 5 MiB of the
-// driver's that stay.
+// givenBack is a recording of a line that has so many MiB at the peak, of which one MiB in so many is in use at the
+// end, and of 5 MiB of the driver's that stay.
 func givenBack(t *testing.T, mebibytes, part int) string {
 	t.Helper()
 	j := eventtest.NewJob()

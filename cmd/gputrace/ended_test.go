@@ -12,8 +12,8 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// TestViewsOfEnded: of a program that freed everything because it ended, tables are of the moment before, as the first screen is, with what held
-// the memory when holders were last read; --at end is the end all the same.
+// TestViewsOfEnded: of a program that freed everything because it ended, tables are of the moment before, as the
+// first screen is, with what held the memory when holders were last read; --at end is the end all the same.
 func TestViewsOfEnded(t *testing.T) {
 	path := screenRecording(t, func(j *eventtest.Job, end *recording.End) {
 		j.Alloc(weights, 48<<20)

@@ -104,8 +104,8 @@ func (h *Heap) innermost(img Image, thread uint64) uint64 {
 	return img.Word(thread + uint64(h.objects.tstateFrame))
 }
 
-// RunningFrames lists the addresses of the frames of all threads, as far as they can be followed, and of the states of these threads. What lies there
-// is not checked.
+// RunningFrames lists the addresses of the frames of all threads, as far as they can be followed, and of the states
+// of these threads. What lies there is not checked.
 func (h *Heap) RunningFrames(img Image) (out map[uint64]bool, threads []uint64) {
 	out = map[uint64]bool{}
 	for at := range h.threads(img) {

@@ -3,9 +3,10 @@
 // Package dtrace writes the script by which dtrace sees the allocations of a process on macOS that runs already, and reads what it
 // prints. Such a recording has native stacks only: dtrace cannot read Python's frames.
 //
-// The common part keeps to what dtrace of macOS and of Linux both know, and all of it to what System Integrity Protection leaves to root: the
-// providers pid and objc, no kernel, no destructive action (dtrace(1) of macOS, xnu bsd/dev/dtrace). Methods of Metal's drivers are asked for by Apple's
-// provider objc, of classes whose names are in their symbol tables (IOGPU...; those of the GPU's family are stripped).
+// The common part keeps to what dtrace of macOS and of Linux both know, and all of it to what System Integrity
+// Protection leaves to root: the providers pid and objc, no kernel, no destructive action (dtrace(1) of macOS, xnu
+// bsd/dev/dtrace). Methods of Metal's drivers are asked for by Apple's provider objc, of classes whose names are in
+// their symbol tables (IOGPU...; those of the GPU's family are stripped).
 package dtrace
 
 import (
@@ -52,8 +53,9 @@ func (s *Script) Text() string {
 	return b.String()
 }
 
-// torch are PyTorch's functions: MPSHeapAllocatorImpl::malloc(size, usage) and free(pointer). The return of malloc has the buffer. A request that
-// is refused does not return: an exception is thrown within it, once; of those that the thread throws later none is this one's.
+// torch are PyTorch's functions: MPSHeapAllocatorImpl::malloc(size, usage) and free(pointer). The return of malloc
+// has the buffer. A request that is refused does not return: an exception is thrown within it, once; of those that
+// the thread throws later none is this one's.
 const torch = `pid$target:libtorch_cpu*:*MPSHeapAllocatorImpl6mallocEmj:entry { self->size = arg1; self->in = 1; }
 pid$target:libc??abi*:*_cxa_throw:entry /self->in == 1/ {
 	printf("` + mark + `|R|%d|%d|%d\n", timestamp, tid, self->size); ustack(); printf("` + mark + `|E\n");
@@ -66,8 +68,9 @@ pid$target:libtorch_cpu*:*MPSHeapAllocatorImpl6mallocEmj:return /self->in/ {
 pid$target:libtorch_cpu*:*MPSHeapAllocatorImpl4freeEPv:entry { printf("` + mark + `|F|%d|%d|%x\n", timestamp, tid, arg1); }
 `
 
-// metal are methods of IOGPU's classes. A colon of a selector is a question mark; arguments begin with self and _cmd. An initialiser may call
-// another of the same object, which is then printed twice. A buffer that has a pointer imports memory.
+// metal are methods of IOGPU's classes. A colon of a selector is a question mark; arguments begin with self and
+// _cmd. An initialiser may call another of the same object, which is then printed twice. A buffer that has a
+// pointer imports memory.
 const metal = `objc$target:IOGPUMetalHeap:-initWithDevice?size?options?args?argsSize*:entry { self->heap = arg3; }
 objc$target:IOGPUMetalHeap:-initWithDevice?size?options?args?argsSize*:return /self->heap/ {
 	printf("` + mark + `|H|%d|%d|%x|%d\n", timestamp, tid, arg1, self->heap); ustack(); printf("` + mark + `|E\n");

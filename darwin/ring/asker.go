@@ -240,7 +240,8 @@ func (a *Asker) Regions() ([]Region, error) {
 	}
 }
 
-// Present says of each page that a range has a part of whether it is there, and how large a page is. There may be fewer than were asked for.
+// Present says of each page that a range has a part of whether it is there, and how large a page is. There may be
+// fewer than were asked for.
 func (a *Asker) Present(start, end uint64) (pages []byte, size uint64, err error) {
 	b := make([]byte, answerBytes)
 	got, err := a.ask(b, askPresent, start, end-start, "")

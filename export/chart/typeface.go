@@ -48,8 +48,9 @@ func (t *typeface) width(s string, size float64) float64 {
 	return float64(font.MeasureString(t.face(size), s)) / 64 * 72 / t.dpi
 }
 
-// cutName shortens a name as cut does, but for that of a holder in a function, as in "train.py:88 main() local self.kept[0..7]": of that the line
-// and the function are left out first, and then the middle, since what it ends with tells it from others.
+// cutName shortens a name as cut does, but for that of a holder in a function, as in "train.py:88 main() local
+// self.kept[0..7]": of that the line and the function are left out first, and then the middle, since what it ends
+// with tells it from others.
 func (t *typeface) cutName(s string, size, width float64) string {
 	_, path, ok := strings.Cut(s, " local ")
 	if !ok || t.width(s, size) <= width {

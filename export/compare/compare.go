@@ -81,8 +81,8 @@ func (d *File) IsProfile() bool { return d.profile != nil }
 // emptied: a program released its memory before it ended if the peak is at least emptied times the memory in use at the end.
 const emptied = 100
 
-// IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there is memory of PyTorch's, only that
-// counts: libraries keep theirs.
+// IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there
+// is memory of PyTorch's, only that counts: libraries keep theirs.
 func (d *File) IsEmptied() bool {
 	if d.source == nil {
 		return false

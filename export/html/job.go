@@ -62,8 +62,8 @@ type jobPage struct {
 	Tables        []jobTable
 }
 
-// WriteJob writes the page of a job of several processes: the verdict, what is largest over all of them, and each with a link to its own page. It
-// has no script.
+// WriteJob writes the page of a job of several processes: the verdict, what is largest over all of them, and each
+// with a link to its own page. It has no script.
 func WriteJob(w io.Writer, in JobInput) error {
 	style, err := files.ReadFile("page/page.css")
 	if err != nil {

@@ -78,7 +78,8 @@ func (r *reading) assemble(live *liveBlocks) error {
 	return nil
 }
 
-// againShare is the part of what is held at once that a second reading holds: block by block, it goes along the paths that are already known.
+// againShare is the part of what is held at once that a second reading holds: block by block, it goes along the
+// paths that are already known.
 const againShare = 4
 
 // readAgain prepares a second reading.
@@ -675,8 +676,9 @@ func (a *assembly) bareBlock(b *Block, class string) {
 // storageClass is the class of what a tensor keeps its elements in.
 const storageClass = "c10::StorageImpl"
 
-// ownedBy names a block after the class of what owns its memory. A storage without a tensor is held by C++, as by autograd for a moment. Other objects
-// of autograd own no memory: what looks so is left of a storage that was freed there.
+// ownedBy names a block after the class of what owns its memory. A storage without a tensor is held by C++, as by
+// autograd for a moment. Other objects of autograd own no memory: what looks so is left of a storage that was freed
+// there.
 func (a *assembly) ownedBy(b *Block, class string) {
 	const autograd = "torch::autograd::"
 	if class == "" || strings.HasPrefix(class, autograd) {

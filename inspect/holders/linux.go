@@ -21,7 +21,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and process (ErrNotExist, ErrPermission) are returned as they are.
+// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and
+// process (ErrNotExist, ErrPermission) are returned as they are.
 var (
 	// ErrFreeze: Options.Freeze was asked for and the process may not be stopped.
 	ErrFreeze = stop.ErrRefused

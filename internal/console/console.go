@@ -204,8 +204,8 @@ func wanted(l *hook.Library) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], " "), len(names)-shown)
 }
 
-// missing says that a library is not there. Those of other makers of GPUs are not expected, nor are CUDA's where theirs are; and of the frameworks PyTorch,
-// where no other one is.
+// missing says that a library is not there. Those of other makers of GPUs are not expected, nor are CUDA's where
+// theirs are; and of the frameworks PyTorch, where no other one is.
 func missing(f *recorder.Found, l *hook.Library) []string {
 	other := func(l *hook.Library) bool { return l == hook.HIP || l == hook.LevelZero }
 	if other(l) || l == hook.BFC {

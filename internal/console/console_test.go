@@ -61,8 +61,8 @@ func TestReplaced(t *testing.T) {
 	require.Equal(t, "pid 7 became another program (sleep); what that uses is a recording of its own", follow.replaced(7, "sleep"))
 }
 
-// TestEnded: a format of -f that could not be made is the command's error, one that was not asked for is a warning, and neither hides that nothing was
-// recorded.
+// TestEnded: a format of -f that could not be made is the command's error, one that was not asked for is a warning,
+// and neither hides that nothing was recorded.
 func TestEnded(t *testing.T) {
 	broken, nothing := errors.New("no such format today"), errors.New("ended before any allocation")
 	for _, c := range []struct {

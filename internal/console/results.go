@@ -47,8 +47,9 @@ func (c *Console) Close() {
 	}
 }
 
-// First returns what is concluded of the recording of a process, before its files are written, and prints it if the process is the only one.
-// views: further files are made of it, which share its replays. Where it cannot be read the answer is nil, and Finish prints what is known.
+// First returns what is concluded of the recording of a process, before its files are written, and prints it if the
+// process is the only one. views: further files are made of it, which share its replays. Where it cannot be read
+// the answer is nil, and Finish prints what is known.
 func (c *Console) First(w *os.File, p *recorder.Process, views, alone bool, o *export.AnswerOptions) *answer.Answer {
 	warn := c.Warning
 	if !views { // the recording itself is not what was asked for
@@ -95,8 +96,8 @@ func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
 	return ended(r.ViewError(), r.Err(), o.Asked, c.Warning)
 }
 
-// ended is the error of a recording that was written, of one process or of many: further files that were asked for and could not be made, else why
-// there is nothing to see. Files that were not asked for are a warning.
+// ended is the error of a recording that was written, of one process or of many: further files that were asked for
+// and could not be made, else why there is nothing to see. Files that were not asked for are a warning.
 func ended(views, nothing error, asked bool, warn func(error)) error {
 	switch {
 	case views == nil:

@@ -45,7 +45,8 @@ func under(t *testing.T, shell string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// TestRaise: soft limits become the hard ones, those of the CPU time some seconds less, and a program that is started has them as they were.
+// TestRaise: soft limits become the hard ones, those of the CPU time some seconds less, and a program that is
+// started has them as they were.
 func TestRaise(t *testing.T) {
 	got := under(t, "ulimit -S -f 2048 && ulimit -H -f 4096 && ulimit -S -t 20 && ulimit -H -t 100 && ulimit -S -v 8388608")
 	require.Len(t, got, 2)

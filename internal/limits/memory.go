@@ -54,8 +54,8 @@ func (b *Budget) Smaller(ring int) string {
 	return said
 }
 
-// FreeMemory returns the memory that may still be taken: what our control groups leave, or the machine where that is less. ok is false where
-// neither is known.
+// FreeMemory returns the memory that may still be taken: what our control groups leave, or the machine where that
+// is less. ok is false where neither is known.
 func FreeMemory() (r Room, ok bool) {
 	if n, found := available(setting("/proc/meminfo")); found {
 		r, ok = Room{n, "the machine"}, true
@@ -127,8 +127,8 @@ func (r Room) tooLittle(need uint64, what string) *TooLow {
 	}
 }
 
-// HoldersMemory chooses how many of a job's bytes a reading of holders holds at once; 0: as many as is quickest. The error says that there is no
-// room for any.
+// HoldersMemory chooses how many of a job's bytes a reading of holders holds at once; 0: as many as is quickest.
+// The error says that there is no room for any.
 func HoldersMemory() (held uint64, err error) {
 	if room, ok := FreeMemory(); ok {
 		return room.holders()

@@ -68,8 +68,8 @@ func New(o Options) *Notifier {
 	return n
 }
 
-// Send hands a message on and does not wait. The error is what went wrong since the last call: deliveries that failed, and messages for which
-// there was no room.
+// Send hands a message on and does not wait. The error is what went wrong since the last call: deliveries that
+// failed, and messages for which there was no room.
 func (n *Notifier) Send(body []byte, text string) error {
 	select {
 	case n.queue <- message{body, text}:
@@ -135,8 +135,9 @@ func (n *Notifier) run(ctx context.Context, m message) error {
 	return n.start(ctx, m, "run the command of an alert", "/bin/sh", "-c", n.options.Command)
 }
 
-// post sends a message by curl: Go's own client would be a tenth of the program. An answer that redirects is an error: without it the alert would
-// be delivered nowhere, and nobody would know; followed, it would go where the user has not said.
+// post sends a message by curl: Go's own client would be a tenth of the program. An answer that redirects is an
+// error: without it the alert would be delivered nowhere, and nobody would know; followed, it would go where the
+// user has not said.
 func (n *Notifier) post(ctx context.Context, m message) error {
 	if n.options.Webhook == "" {
 		return nil

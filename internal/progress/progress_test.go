@@ -120,7 +120,8 @@ func TestProgressOnTerminal(t *testing.T) {
 	}
 }
 
-// TestDoing: what is being done is said within 0.3 s, and the line is taken away at the end; nothing of what takes no time, or on no terminal.
+// TestDoing: what is being done is said within 0.3 s, and the line is taken away at the end; nothing of what takes
+// no time, or on no terminal.
 func TestDoing(t *testing.T) {
 	for _, name := range []string{"NO_COLOR", "CI", "TERM"} {
 		t.Setenv(name, "")

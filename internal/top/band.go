@@ -62,7 +62,8 @@ func (m *Model) phases(width int) string {
 	return fmt.Sprintf("%*s ", axisWidth-1, "phases") + line.String()
 }
 
-// band is a phase of so many columns, with as much of its name as fits. begins: it has a mark in front, as it did not begin before the curve.
+// band is a phase of so many columns, with as much of its name as fits. begins: it has a mark in front, as it did
+// not begin before the curve.
 func band(phase string, width int, begins bool) string {
 	out := ""
 	if begins && width > 1 {

@@ -201,8 +201,8 @@ func TestHoldersAreAskedFor(t *testing.T) {
 	require.NotContains(t, text, "+5.0 MiB", "nothing to compare with")
 }
 
-// TestHolderChange: what a holder has more is counted from reading to reading, whatever range its name has; before a second reading there is
-// nothing to count from.
+// TestHolderChange: what a holder has more is counted from reading to reading, whatever range its name has; before
+// a second reading there is nothing to count from.
 func TestHolderChange(t *testing.T) {
 	feed := &screens{}
 	for i, name := range []string{"", "d.attn[0..4]['block0'][0..49]", "d.attn[0..8]['block0'][0..49]"} {

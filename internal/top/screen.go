@@ -134,7 +134,8 @@ type Part struct {
 	Phases  []PhaseSpan
 }
 
-// maxPhases is how many phases a screen has at most. A column of the curve has two screens or more, and a phase of its own takes half of it.
+// maxPhases is how many phases a screen has at most. A column of the curve has two screens or more, and a phase of
+// its own takes half of it.
 const maxPhases = 8
 
 // takePhases takes what is new of the phases of a process. zero is when Screen.Elapsed is 0, on the clock of the events.

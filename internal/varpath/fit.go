@@ -75,7 +75,8 @@ func Fit(name string, width int) string {
 	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
 }
 
-// withoutLastIndices leaves out which elements of the last attribute they are, where those are numbers: they say less than an attribute before it.
+// withoutLastIndices leaves out which elements of the last attribute they are, where those are numbers: they say
+// less than an attribute before it.
 func withoutLastIndices(e []string, last int) []string {
 	if last == 0 || last+2 != len(e) || strings.HasPrefix(e[last+1], "['") {
 		return e

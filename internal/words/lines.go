@@ -25,7 +25,8 @@ func Lines(text string, width, indent int) []string {
 	return out
 }
 
-// BreakLine is as many words of a text as there is room for, and the rest of it. A figure stays with its unit; a word that is too long is cut.
+// BreakLine is as many words of a text as there is room for, and the rest of it. A figure stays with its unit; a
+// word that is too long is cut.
 func BreakLine(text string, room int) (line, rest string) {
 	r := []rune(text)
 	if len(r) <= room {

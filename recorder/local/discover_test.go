@@ -21,7 +21,8 @@ import (
 	"github.com/gputrace/gputrace/tracer"
 )
 
-// own makes the name of a program that of this run of the tests: another one can look for its processes at the same time. A name has 15 bytes.
+// own makes the name of a program that of this run of the tests: another one can look for its processes at the same
+// time. A name has 15 bytes.
 func own(name string) string { return fmt.Sprintf("%.7s%d", name, os.Getpid()) }
 
 // named matches the programs of that name.
@@ -201,7 +202,8 @@ func TestFindNone(t *testing.T) {
 	require.Equal(t, []string{"  waiting for a process"}, seen.notices)
 }
 
-// TestFoundRefused: one of several that were found cannot be attached to: the others are, and it is a warning. When none can, it is the error.
+// TestFoundRefused: one of several that were found cannot be attached to: the others are, and it is a warning. When
+// none can, it is the error.
 func TestFoundRefused(t *testing.T) {
 	t.Parallel()
 	p := program(t, own("refused"), "libcuda.so.1")
@@ -265,7 +267,8 @@ func TestScan(t *testing.T) {
 	require.Nil(t, newSearch(&recorder.Options{PIDs: []int{1}}))
 }
 
-// TestSearchAgain: processes that come later are attached to when their tables are made, and followed when there is nothing to trace yet; each once.
+// TestSearchAgain: processes that come later are attached to when their tables are made, and followed when there is
+// nothing to trace yet; each once.
 func TestSearchAgain(t *testing.T) {
 	t.Parallel()
 	l, m, seen := openMade(t, &recorder.Options{Name: named("later"), Wait: true, Memory: "auto", CacheDir: t.TempDir()})

@@ -43,8 +43,8 @@ func startSudo(t *testing.T, environment ...string) *process.Process {
 	return p
 }
 
-// TestCallerEnvironment: the program has the environment that sudo was called with, and what sudo's command line sets beside it; what sudo sets of
-// itself does not count.
+// TestCallerEnvironment: the program has the environment that sudo was called with, and what sudo's command line
+// sets beside it; what sudo sets of itself does not count.
 func TestCallerEnvironment(t *testing.T) {
 	sudo := startSudo(t, "PATH=/venv/bin:/usr/bin", "VIRTUAL_ENV=/venv", "LD_LIBRARY_PATH=/cuda", "HOME=/home/a", "LEVEL=1")
 	require.Equal(t, sudo.PID, ancestor(sudo.PID).PID)

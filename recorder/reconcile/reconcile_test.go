@@ -75,7 +75,8 @@ func TestDeviceAsInEvents(t *testing.T) {
 	require.Equal(t, o.Device, r.named(o).Device)
 }
 
-// TestAddDifference: what the live set lacked at the first look is no difference; what it had too much, and what no event shows, is one at any.
+// TestAddDifference: what the live set lacked at the first look is no difference; what it had too much, and what no
+// event shows, is one at any.
 func TestAddDifference(t *testing.T) {
 	of := func(n uint64) heap.Count { return heap.Count{Objects: n, Bytes: 10 * n} }
 	x := heap.Result{Added: of(1), Retired: of(2), SegmentsAdded: of(3), SegmentsRetired: of(4), Missing: 5}

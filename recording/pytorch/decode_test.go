@@ -221,8 +221,9 @@ func TestPlaces(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestExpandable: what is mapped at once and unmapped in pieces is memory in pieces, each of which is there as long as it is mapped. What was
-// mapped before the history is what is there at the end, less what was mapped in it, and what was unmapped.
+// TestExpandable: what is mapped at once and unmapped in pieces is memory in pieces, each of which is there as long
+// as it is mapped. What was mapped before the history is what is there at the end, less what was mapped in it, and
+// what was unmapped.
 func TestExpandable(t *testing.T) {
 	const base = 0x7f00_0000_0000
 	entry := func(action string, addr, size int) dict {

@@ -211,7 +211,8 @@ func TestGrowthIsByStep(t *testing.T) {
 	require.InDelta(t, 7, got, 0.01)
 }
 
-// TestLayerWithoutName: the layer of all that has no name is called as in pictures: by the one thing that is drawn in it, whatever else is empty.
+// TestLayerWithoutName: the layer of all that has no name is called as in pictures: by the one thing that is drawn
+// in it, whatever else is empty.
 func TestLayerWithoutName(t *testing.T) {
 	p := open(t, pageOf(t, traceOf(t, stream(35, 300)), nil))
 	script, err := os.ReadFile("../../../export/html/page/stack.js")

@@ -155,8 +155,9 @@ func Pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
 }
 
-// Grid prints rows of which each column is as wide as what is in it. Where there is no room for that, the first column has lines of its own,
-// and where that is not enough, each row is a list of titles and values. The first columns, so many, are aligned to the left.
+// Grid prints rows of which each column is as wide as what is in it. Where there is no room for that, the first
+// column has lines of its own, and where that is not enough, each row is a list of titles and values. The first
+// columns, so many, are aligned to the left.
 func (p *Printer) Grid(head []string, rows [][]string, left int) {
 	widths, all := make([]int, len(head)), 0
 	for i := range head {

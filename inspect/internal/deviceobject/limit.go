@@ -12,8 +12,8 @@ const maxDevice = 1 << 42
 const MaxLimits = 64
 
 // Limits finds what can be the limit (allowed_memory_maximum of DeviceCachingAllocator) among the words of a device's object behind its
-// statistics: in 2.6.0 it is the word behind the total of all segments, in 2.15.0 a std::optional, which has a byte of 1 behind the word. What is
-// reserved keeps within it.
+// statistics: in 2.6.0 it is the word behind the total of all segments, in 2.15.0 a std::optional, which has a byte
+// of 1 behind the word. What is reserved keeps within it.
 func Limits(words []uint64, reserved uint64) []uint64 {
 	var out []uint64
 	add := func(limit uint64) {

@@ -44,8 +44,9 @@ type Object struct {
 	Limit uint64 // bytes that belong to it at most
 }
 
-// Sizes reads the memory of each device that a program can use from the properties that PyTorch has asked CUDA for, bytes; 0: not known. PyTorch
-// 2.9 and later keep the properties in the device's object, all versions in a list that is filled when the program first runs something on a device.
+// Sizes reads the memory of each device that a program can use from the properties that PyTorch has asked CUDA for,
+// bytes; 0: not known. PyTorch 2.9 and later keep the properties in the device's object, all versions in a list
+// that is filled when the program first runs something on a device.
 func Sizes(m process.Memory, objects []Object) []uint64 {
 	sizes := make([]uint64, len(objects))
 	for i, o := range objects {
@@ -91,8 +92,8 @@ func sizeAmong(m process.Memory, o Object) uint64 {
 	return 0
 }
 
-// listedSizes finds the list of the devices' properties in the data of PyTorch's library: a std::vector; nil: there is none. What is not filled
-// yet is 0.
+// listedSizes finds the list of the devices' properties in the data of PyTorch's library: a std::vector; nil: there
+// is none. What is not filled yet is 0.
 func listedSizes(p *process.Process, devices int) []uint64 {
 	maps, err := p.Maps()
 	if err != nil {

@@ -128,8 +128,8 @@ func TestGroupsInOrder(t *testing.T) {
 	require.Empty(t, g.all(t))
 }
 
-// TestGroupsHoldBack: what is later than the moment at which the rings were looked at waits for the next, and so comes behind what was reserved in
-// another ring since.
+// TestGroupsHoldBack: what is later than the moment at which the rings were looked at waits for the next, and so
+// comes behind what was reserved in another ring since.
 func TestGroupsHoldBack(t *testing.T) {
 	g := newGroups(t, 2, 4096)
 	g.clock = 100
@@ -187,7 +187,8 @@ func TestGroupsAround(t *testing.T) {
 	}
 }
 
-// TestOneAround: records go around the end of a small ring, in one piece or two, and each comes once and in order; then the deadline is said.
+// TestOneAround: records go around the end of a small ring, in one piece or two, and each comes once and in order;
+// then the deadline is said.
 func TestOneAround(t *testing.T) {
 	ring := newMemoryRing(4096)
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)

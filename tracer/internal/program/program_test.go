@@ -89,8 +89,8 @@ func textOf(t *testing.T, image []byte) map[string]string {
 	return out
 }
 
-// TestSweep: the folder of a process that was killed is removed by the next one, those of living processes and of others stay; what was placed is
-// removed when the process gives up.
+// TestSweep: the folder of a process that was killed is removed by the next one, those of living processes and of
+// others stay; what was placed is removed when the process gives up.
 func TestSweep(t *testing.T) {
 	parent := t.TempDir()
 	t.Setenv("TMPDIR", parent)

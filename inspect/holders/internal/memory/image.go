@@ -101,8 +101,8 @@ func newImage(ctx context.Context, m process.Memory, regions []Region, capacity 
 	return im, nil
 }
 
-// NewRing makes an image without a copy that holds so many pages at most, and at least minRing: when there is no room, what was read first is
-// dropped, to be read again when it is asked for. It is never Full and never Whole.
+// NewRing makes an image without a copy that holds so many pages at most, and at least minRing: when there is no
+// room, what was read first is dropped, to be read again when it is asked for. It is never Full and never Whole.
 func NewRing(ctx context.Context, m process.Memory, regions []Region, pages uint64) (*Image, error) {
 	im, err := newImage(ctx, m, regions, max(pages, minRing))
 	if err == nil {

@@ -36,7 +36,8 @@ type piece struct {
 }
 
 // EachPage calls visit with every page that is present of the heap regions, in order: from the copy where the first page of a
-// piece is in it, else from the process. Pages that were unmapped are left out, and of a process those of buffers that lie where a region begins.
+// piece is in it, else from the process. Pages that were unmapped are left out, and of a process those of buffers
+// that lie where a region begins.
 func (im *Image) EachPage(visit Visitor) {
 	runs := slices.Clone(im.present)
 	if !im.whole && !im.cut {

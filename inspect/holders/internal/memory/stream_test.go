@@ -122,8 +122,8 @@ func (r reads) ReadAt(b []byte, addr uint64) (int, error) {
 	return r.pagesMemory.ReadAt(b, addr)
 }
 
-// TestStreamPasses: of buffers one behind the other the first pages are read and no others, and no page is read that was not present: it would
-// be taken for the process.
+// TestStreamPasses: of buffers one behind the other the first pages are read and no others, and no page is read
+// that was not present: it would be taken for the process.
 func TestStreamPasses(t *testing.T) {
 	m := reads{newPagesMemory(1000), map[uint64]int{}}
 	page := func(n int) uint64 { return streamBase + uint64(n)<<PageShift }

@@ -88,7 +88,8 @@ type walkedFrame struct {
 	thread, depth int
 }
 
-// New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what leaves knows is passed by.
+// New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what
+// leaves knows is passed by.
 func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
 	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}}
 }

@@ -220,7 +220,8 @@ func TestRecheckMoved(t *testing.T) {
 	require.Empty(t, on.sources, "one element is enough")
 }
 
-// TestRecheckPair: where the frames of a moment could not be followed, another moment's say that a function runs; where they could, they do not.
+// TestRecheckPair: where the frames of a moment could not be followed, another moment's say that a function runs;
+// where they could, they do not.
 func TestRecheckPair(t *testing.T) {
 	m, w, goals := walkMade(t)
 	now := w.NewRecheck(t.Context(), m, newImage(t, m))

@@ -14,9 +14,9 @@ const (
 // maxReferences bounds a plausible count: freed memory has others.
 const maxReferences = 1 << 24
 
-// alive reports whether the counts of an object of C++ are those of a live object. A live one has a weak count too, in the upper half of the
-// word, or in a word behind it where each count has its own, as in older versions. Freed memory can still have an object's table, and behind it, for
-// example, how large the piece of memory there is.
+// alive reports whether the counts of an object of C++ are those of a live object. A live one has a weak count too,
+// in the upper half of the word, or in a word behind it where each count has its own, as in older versions. Freed
+// memory can still have an object's table, and behind it, for example, how large the piece of memory there is.
 func (n *Objects) alive(object uint64) bool {
 	word := n.im.Word(object + countAt)
 	plausible := func(count uint64) bool { return count > 0 && count < maxReferences }

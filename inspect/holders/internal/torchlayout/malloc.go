@@ -5,9 +5,10 @@ package torchlayout
 import "strings"
 
 // On macOS nothing that can be read says how large an object of C++ is: no size is passed where it is deleted, and malloc keeps none beside
-// it. So malloc itself is asked, once for all objects whose size is of use. It rounds a request up: the fields are read of which it is certain
-// that they were asked for, and none behind them, where old references may lie. All objects of a class have one size; what most of those that
-// were asked for have is taken. So one that was freed meanwhile, or is no object any more, does no harm.
+// it. So malloc itself is asked, once for all objects whose size is of use. It rounds a request up: the fields are
+// read of which it is certain that they were asked for, and none behind them, where old references may lie. All
+// objects of a class have one size; what most of those that were asked for have is taken. So one that was freed
+// meanwhile, or is no object any more, does no harm.
 
 // Malloc says what malloc gave, in a process that can be asked.
 type Malloc interface {
@@ -67,8 +68,8 @@ type vouched struct {
 	object, size uint64
 }
 
-// sizedClasses are the classes of which more than a base class's fields is read, with their objects: nodes of the graph, the autograd data of
-// views, tensors of classes of their own, and what the functions of views keep.
+// sizedClasses are the classes of which more than a base class's fields is read, with their objects: nodes of the
+// graph, the autograd data of views, tensors of classes of their own, and what the functions of views keep.
 func (n *Objects) sizedClasses() map[*class][]uint64 {
 	out := map[*class][]uint64{}
 	for _, role := range []role{roleNode, roleMeta, roleTensor} {
@@ -172,8 +173,8 @@ func (n *Objects) ask(places [][2]uint64) [][2]uint64 {
 	return answers
 }
 
-// keepWhole keeps the sizes of the classes whose objects are still there and have no other memory begin within them: otherwise what answers is
-// not what it is taken for.
+// keepWhole keeps the sizes of the classes whose objects are still there and have no other memory begin within
+// them: otherwise what answers is not what it is taken for.
 func (n *Objects) keepWhole(all []vouched) {
 	var places [][2]uint64
 	ends := make([]int, len(all))

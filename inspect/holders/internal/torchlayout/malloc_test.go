@@ -168,7 +168,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestMostDecide: of many objects some are asked for, and what most say that are there counts. Where none of these is there, more are asked for.
+// TestMostDecide: of many objects some are asked for, and what most say that are there counts. Where none of these
+// is there, more are asked for.
 func TestMostDecide(t *testing.T) {
 	const copies = 500
 	for name, c := range map[string]struct {

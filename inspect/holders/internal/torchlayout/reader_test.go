@@ -112,8 +112,8 @@ func TestOnSharesClasses(t *testing.T) {
 	require.Equal(t, "Bar", r.byTable(table).short())
 }
 
-// TestLeftOver: freed memory that has a storage's table still, and behind it the size of the piece of memory there, is no storage. One whose
-// counts are words of their own is.
+// TestLeftOver: freed memory that has a storage's table still, and behind it the size of the piece of memory there,
+// is no storage. One whose counts are words of their own is.
 func TestLeftOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		counts []uint64
