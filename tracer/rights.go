@@ -32,7 +32,7 @@ func (tr *Tracer) DropRights(also uint64) error {
 		keep |= 1 << unix.CAP_SYS_ADMIN // in place of CAP_BPF
 	}
 	if data[0].Effective&(1<<unix.CAP_SYS_PTRACE) == 0 {
-		keep = ^uint64(0) // without it, a process may be read only by one that has all its capabilities (ptrace(2))
+		keep |= tr.rightsOfTargets() // without it, a process may be read only by one that has all its capabilities (ptrace(2))
 	}
 	for i := range data {
 		part := uint32(keep >> (32 * i))
@@ -47,4 +47,22 @@ func (tr *Tracer) DropRights(also uint64) error {
 		return fmt.Errorf("set no_new_privs: %w", errno)
 	}
 	return nil
+}
+
+// rightsOfTargets returns the capabilities that the traced processes may have, as bits of linux/capability.h. It returns
+// all of them if there is no process yet, or if one cannot be asked.
+func (tr *Tracer) rightsOfTargets() uint64 {
+	const all = ^uint64(0)
+	if len(tr.targets) == 0 {
+		return all
+	}
+	rights := uint64(0)
+	for pid := range tr.targets {
+		header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(pid)}, [2]unix.CapUserData{}
+		if unix.Capget(&header, &data[0]) != nil {
+			return all
+		}
+		rights |= uint64(data[0].Permitted) | uint64(data[1].Permitted)<<32
+	}
+	return rights
 }
