@@ -232,9 +232,13 @@ func TestSurroundings(t *testing.T) {
 		})
 	}
 	t.Run("reading", func(t *testing.T) {
-		o := k.in(t, "", forbid, "process_vm_readv", env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache, "-o", "x", "--force")
-		k.requireWhole(t, o, "x")
-		require.NotContains(t, o.said, "refused")
+		const tries = 3 // on a busy machine the program runs on while its holders are read
+		var o outcome
+		for try := 0; try < tries && !strings.Contains(o.shown, "keep[0..2]"); try++ {
+			o = k.in(t, "", forbid, "process_vm_readv", env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", env.cache, "-o", "x", "--force")
+			k.requireWhole(t, o, "x")
+			require.NotContains(t, o.said, "refused")
+		}
 		require.Contains(t, o.shown, "keep[0..2]", "a holder")
 		o = k.in(t, "", forbid, "process_vm_readv", env.binary, "who", "-p", itoa(k.pid))
 		require.Equal(t, 0, o.code, o.said)
