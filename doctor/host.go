@@ -31,7 +31,7 @@ func Abandon() { selftest.Abandon() }
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
 	own, memory := checkOwn(), o.checkMemory()
-	if r.tooLow = slices.IndexFunc([]Check{own, memory}, func(c Check) bool { return c.State == Failed }) >= 0; r.tooLow {
+	if r.tooLow = slices.ContainsFunc([]Check{own, memory}, func(c Check) bool { return c.State == Failed }); r.tooLow {
 		r.add(checkRelease(), Check{Group: Kernel, Name: "programs", State: Unknown, Needed: true, Says: "not tried: a limit is too low"})
 		checkRights(r, &o)
 		checkLimits(r, own, memory)

@@ -70,14 +70,12 @@ func (s *Source) replayOOM(report *oom.Report) error {
 		return nil
 	}
 	outside := figures.Add(c.Context, c.Others)
+	if c.UnseenExact {
+		outside = c.Unseen
+	}
 	if outside != event.Unknown {
 		var err error
 		c.Replay, err = s.replayBeside(c, outside)
-		return err
-	}
-	if c.UnseenExact {
-		var err error
-		c.Replay, err = s.replayBeside(c, c.Unseen)
 		return err
 	}
 	if c.Unseen == 0 {

@@ -241,7 +241,7 @@ func sayInference(e *Evidence) string {
 	if e.Signs.Has(Worker) {
 		how = "enter torch.no_grad() on this thread"
 	}
-	return fmt.Sprintf("%s carries the graph of all steps before, but no backward pass was seen: %s", variable(e), how)
+	return fmt.Sprintf("%s carries the graph of all steps before, but no backward pass was seen: %s, or .detach() it", variable(e), how)
 }
 
 // isThreads recognises a variable of a function that many threads run at once.

@@ -5,6 +5,8 @@ package advice
 import (
 	"regexp"
 	"strings"
+
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // The parts of a holder's name (holders.Path, and the folding of analysis/holders).
@@ -15,7 +17,6 @@ const (
 	statePart   = ".state["
 	groupsPart  = ".param_groups["
 	contextPart = " ctx."
-	tracePart   = ".__traceback__"
 	waiting     = " suspended "
 )
 
@@ -87,7 +88,7 @@ func graphOf(holder string) string {
 	return holder
 }
 
-func holdsGraph(holder string) bool { return strings.Contains(holder, graphPart) }
+func holdsGraph(holder string) bool { return varpath.HoldsGraph(holder) }
 
 // keepers returns what keeps a graph: "total", or "each tensor in losses".
 func keepers(e *Evidence) string {
@@ -102,7 +103,7 @@ func IsGarbage(holder string) bool { return garbage(holder) != "" }
 
 // raised returns the container of exceptions whose tracebacks lead to the blocks; empty: none.
 func raised(e *Evidence) string {
-	before, _, ok := strings.Cut(e.Holder, tracePart)
+	before, _, ok := strings.Cut(e.Holder, varpath.Traceback)
 	if !ok || !Named(e.Holder) || !varies(before) {
 		return ""
 	}

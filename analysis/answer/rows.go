@@ -126,9 +126,6 @@ func (g *grouping) add(e *view.Row, guessed bool) {
 	m.members = append(m.members, *e)
 }
 
-// traceback is the attribute of an exception that leads to frames.
-const traceback = ".__traceback__"
-
 // known are the categories that are more informative than the name of a variable.
 var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
 
@@ -144,8 +141,8 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
-		if exceptions, _, ok := strings.Cut(f.Holder, traceback); ok { // the variables of their frames are one row
-			row.Holder = exceptions + traceback
+		if exceptions, _, ok := strings.Cut(f.Holder, varpath.Traceback); ok { // the variables of their frames are one row
+			row.Holder = exceptions + varpath.Traceback
 		}
 		return "grows " + cmp.Or(varpath.Readable(row.Holder), f.Name()), row
 	}

@@ -97,6 +97,7 @@ type detector struct {
 	step     int
 	begins   [2 * longLived]uint64 // begins of the latest steps; step i at i % len; 0: not known
 	sources  map[event.StackID]*source
+	trained  bool // a stack of sources runs a backward pass or an optimizer
 	sites    map[siteKey]*site
 	recent   []recentSite // cache of sites by the low bits of the stack and the class: most blocks need no hash
 	lines    map[lineKey]*series
@@ -284,6 +285,7 @@ func (d *detector) learn(id event.StackID, s *source) {
 	if s.stack = d.resolve(id); s.stack == nil {
 		return
 	}
+	d.noteTraining(s.stack)
 	s.line = d.ownLine(s.stack.Frames)
 	s.forward, s.outer = d.forwardLine(stacks.Ran(s.stack.Frames))
 	if s.forward == (line{}) {

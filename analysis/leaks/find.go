@@ -308,7 +308,7 @@ func keepsGraphs(all []Holder) bool {
 		if h.Site == stacks.BeforeAttach {
 			continue
 		}
-		if sum += h.Bytes; varpath.HoldsGraph(h.Name) {
+		if sum += h.Bytes; varpath.IsGraph(h.Name) || varpath.HoldsGraph(h.Name) {
 			graphs += h.Bytes
 		}
 	}

@@ -5,6 +5,7 @@ package leaks
 import (
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
 )
 
 // interimTime is the length of a recording, nanoseconds, after which growth in a job that trains is growth even if no
@@ -26,10 +27,17 @@ func (d *detector) trains(source steps.Source) bool {
 	if source == steps.SourceOptimizer || source == steps.SourceBackward {
 		return true
 	}
-	for id := range d.sources {
-		if s := d.resolve(id); s != nil && advice.SignsOf(s.Frames)&(advice.Backward|advice.Optimizer) != 0 {
-			return true
+	for id, s := range d.sources {
+		if s.stack == nil { // its frames were not known when it was first seen
+			d.noteTraining(d.resolve(id))
 		}
 	}
-	return false
+	return d.trained
+}
+
+// noteTraining notes whether a stack runs a backward pass or an optimizer. s may be nil.
+func (d *detector) noteTraining(s *event.Stack) {
+	if !d.trained && s != nil {
+		d.trained = advice.SignsOf(s.Frames)&(advice.Backward|advice.Optimizer) != 0
+	}
 }

@@ -23,7 +23,7 @@ func TestInterim(t *testing.T) {
 			return &event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: frames[id]}}}
 		})
 		for _, id := range ids {
-			d.sources[id] = &source{}
+			d.source(id)
 		}
 		return d
 	}
@@ -49,6 +49,17 @@ func TestInterim(t *testing.T) {
 		r.Steps.Count = MinSteps
 		require.Equal(t, map[bool]Verdict{true: Unclear, false: Growing}[c.interim], verdictOf(r, false), name)
 	}
+	known := false
+	late := newDetector(nil, func(event.StackID) *event.Stack {
+		if !known {
+			return nil
+		}
+		return &event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: frames[2]}}}
+	})
+	late.source(2)
+	require.False(t, late.trains(steps.SourceLoader))
+	known = true
+	require.True(t, late.trains(steps.SourceLoader), "its frames became known later")
 	r := &Report{Steps: loader}
 	r.interim(seen(1), &Options{Optimizer: true})
 	require.False(t, r.Interim, "nothing grows")

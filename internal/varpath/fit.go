@@ -116,8 +116,8 @@ func withoutIndices(e []string, last int, keys bool) string {
 	return out
 }
 
-// traceback is the attribute of an exception that leads to frames.
-const traceback = ".__traceback__"
+// Traceback is the step from an exception to the frames that it keeps.
+const Traceback = ".__traceback__"
 
 // withoutFrames leaves out what lies between a traceback, or the object of a frame that waits, and the variable of the frame.
 func withoutFrames(elements []string) []string {
@@ -127,7 +127,7 @@ func withoutFrames(elements []string) []string {
 			return slices.Concat(withoutFrames(elements[:i]), []string{variable}, withoutFrames(elements[i+2:]))
 		}
 	}
-	i := slices.Index(elements, traceback)
+	i := slices.Index(elements, Traceback)
 	if i < 0 {
 		return elements
 	}

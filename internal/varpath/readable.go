@@ -4,7 +4,6 @@ package varpath
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -24,11 +23,8 @@ func IsGraph(name string) bool {
 	return graphNode.MatchString(name)
 }
 
-// HoldsGraph reports whether a holder leads to memory through a graph of autograd, with or without a variable.
-func HoldsGraph(name string) bool {
-	p := Parse(name)
-	return IsGraph(name) || slices.ContainsFunc(p.Elements, func(e string) bool { return strings.HasPrefix(e, graph) })
-}
+// HoldsGraph reports whether a variable leads to memory through its graph of autograd.
+func HoldsGraph(name string) bool { return strings.Contains(name, graph) }
 
 // Readable returns the name of a holder as people read it: a class in C++ that holds memory for autograd says nothing to them.
 func Readable(name string) string {
