@@ -40,7 +40,7 @@ var growths = map[string]growth{
 	"chat_server":           {1572864, nil, "return k.reshape(", []string{"SESSIONS", "layers"}},
 	"class_history":         {65536, nil, "summary = ", []string{"Recorded.history"}},
 	"dp_hooks":              {655360, nil, "score = model(x)", []string{"model[0, 2, 4].activations"}},
-	"failed_requests":       {229376, nil, "hidden = ", []string{"w…error.__traceback__", "str(error)"}},
+	"failed_requests":       {229376, nil, "hidden = ", []string{"w.failures…error.__traceback__", "str(error)"}},
 	"federated_rounds":      {223257.6, []float64{1, 4, 5, 20}, "update = ", []string{"history"}},
 	"gan_snapshots":         {656179.2, nil, "copy.deepcopy(self.generator)", []string{"snapshots"}},
 	"gradcam_instances":     {2097152, nil, "", []string{"activations", "gradients"}},

@@ -116,7 +116,12 @@ func leftText(c *oom.Case) (out string) {
 
 // elsewhereText notes that another device of the process has much less memory in use than the full one.
 func elsewhereText(c *oom.Case) (out string) {
-	if c.Decision != oom.Full && c.Decision != oom.Loading || len(c.Elsewhere) == 0 {
+	switch c.Decision {
+	case oom.Full, oom.Loading, oom.Fragmentation:
+	default:
+		return ""
+	}
+	if len(c.Elsewhere) == 0 {
 		return ""
 	}
 	least := &c.Elsewhere[0]
@@ -178,7 +183,11 @@ func absurdText(c *oom.Case, asked string) string {
 	case c.Total == event.Unknown:
 		return fmt.Sprintf("a request larger than any device: %s; PyTorch had %s allocated", asked, table.Bytes(c.Torch.Allocated))
 	}
-	return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, table.Bytes(c.Total))
+	begin := ": "
+	if c.Cause(oom.LargerStep).Bytes > 0 && c.Healthy != event.Unknown {
+		begin = ", " + needsText(c) + ". "
+	}
+	return fmt.Sprintf("a request larger than the device%s%s, the device has %s%s", begin, asked, table.Bytes(c.Total), departsText(c))
 }
 
 // moreInside describes PyTorch's memory if it exceeds the memory outside PyTorch.
@@ -370,18 +379,22 @@ func largerText(c *oom.Case, asked string) string {
 	if c.State > 0 {
 		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
 	}
-	level := figures.Add(c.Torch.Allocated, c.Requested)
 	what, room := "full", roomText(c)
 	if limits(c) {
 		what = "the program's own limit"
 		room = fmt.Sprintf("PyTorch may have %s (set_per_process_memory_fraction), and %s", limitBytes(c), room)
 	}
-	text := fmt.Sprintf("%s, in a step that needs at least %s more than those before, which peaked at %s", what,
-		table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
-	if level > c.Healthy {
-		text = fmt.Sprintf("%s, in a step that needs at least %s: those before peaked at %s", what, table.Bytes(level), table.Bytes(c.Healthy))
+	text := fmt.Sprintf("%s, %s. %s with %s; %s", what, needsText(c), asked, allocatedText(c), room)
+	return text + departsText(c) + withinText(c) + ladderText(c)
+}
+
+// needsText says how much a step needs that is larger than those before.
+func needsText(c *oom.Case) string {
+	if level := figures.Add(c.Torch.Allocated, c.Requested); level > c.Healthy {
+		return fmt.Sprintf("in a step that needs at least %s: those before peaked at %s", table.Bytes(level), table.Bytes(c.Healthy))
 	}
-	return fmt.Sprintf("%s. %s with %s; %s%s%s%s", text, asked, allocatedText(c), room, departsText(c), withinText(c), ladderText(c))
+	return fmt.Sprintf("in a step that needs at least %s more than those before, which peaked at %s",
+		table.Bytes(c.Cause(oom.LargerStep).Bytes), table.Bytes(c.Healthy))
 }
 
 // departsText says where the failing step begins to ask for more than the steps before.

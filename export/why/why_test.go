@@ -161,6 +161,15 @@ func TestCauses(t *testing.T) {
 			c.Decision = oom.Loading
 			c.Fill = oom.Growth{Site: "load.py:3 main", Holder: "self.layers", Held: 8 * oomGiB, Phase: phases.Setup, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
+		"a request larger than the device, in a step that needs at least 122.0 GiB: those before peaked at 2.0 GiB. " +
+			"train.py:9 main asked for 100.0 GiB, the device has 24.0 GiB": func(c *oom.Case) {
+			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 100*oomGiB, 24*oomGiB
+			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 120 * oomGiB, Alone: oom.Yes}}
+		},
+		"On cuda:1 the process has only 1.0 GiB of 24.0 GiB": func(c *oom.Case) {
+			c.Decision = oom.Fragmentation
+			c.Elsewhere = []oom.DeviceUse{{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Used: oomGiB, Total: 24 * oomGiB}}
+		},
 		"asked for 2.0 TiB; PyTorch had 22.0 GiB allocated": func(c *oom.Case) {
 			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 2<<40, event.Unknown
 		},
