@@ -88,6 +88,31 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestStepsBeside: what a step needs is there beside a limit and a request that is too large, and another device beside fragmentation.
+func TestStepsBeside(t *testing.T) {
+	for want, change := range map[string]func(c *oom.Case){
+		"the program's own limit, in a step that needs at least 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB " +
+			"with 22.0 GiB allocated and 23.0 GiB reserved; PyTorch may have 23.5 GiB (set_per_process_memory_fraction), and 512.0 MiB of " +
+			"the device was free. It would also have fitted without the program's own limit, which leaves 1.0 GiB unused": func(c *oom.Case) {
+			c.Larger, c.Also, c.Limit = true, []oom.Decision{oom.Limit}, 47*oomGiB/2
+			c.Causes = []oom.Cause{
+				{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}, {Decision: oom.Limit, Bytes: oomGiB, Alone: oom.Yes},
+			}
+		},
+		"a request larger than the device, in a step that needs at least 122.0 GiB: those before peaked at 2.0 GiB. " +
+			"train.py:9 main asked for 100.0 GiB, the device has 24.0 GiB": func(c *oom.Case) {
+			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 100*oomGiB, 24*oomGiB
+			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 120 * oomGiB, Alone: oom.Yes}}
+		},
+		"On cuda:1 the process has only 1.0 GiB of 24.0 GiB": func(c *oom.Case) {
+			c.Decision = oom.Fragmentation
+			c.Elsewhere = []oom.DeviceUse{{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Used: oomGiB, Total: 24 * oomGiB}}
+		},
+	} {
+		requireText(t, want, change)
+	}
+}
+
 // requireText compares the end of the sentence on a full device after a change.
 func requireText(t *testing.T, want string, change func(c *oom.Case)) {
 	t.Helper()
@@ -149,26 +174,9 @@ func TestCauses(t *testing.T) {
 			c.Larger, c.Grown = true, oom.Growth{Site: "f", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
-		"the program's own limit, in a step that needs at least 23.0 GiB: those before peaked at 2.0 GiB. train.py:9 main asked for 1.0 GiB " +
-			"with 22.0 GiB allocated and 23.0 GiB reserved; PyTorch may have 23.5 GiB (set_per_process_memory_fraction), and 512.0 MiB of " +
-			"the device was free. It would also have fitted without the program's own limit, which leaves 1.0 GiB unused": func(c *oom.Case) {
-			c.Larger, c.Also, c.Limit = true, []oom.Decision{oom.Limit}, 47*oomGiB/2
-			c.Causes = []oom.Cause{
-				{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}, {Decision: oom.Limit, Bytes: oomGiB, Alone: oom.Yes},
-			}
-		},
 		"512.0 MiB of the device was free. load.py:3 main has put 40 blocks there, 20.0 GiB, before any step; 8.0 GiB of it is held by self.layers": func(c *oom.Case) {
 			c.Decision = oom.Loading
 			c.Fill = oom.Growth{Site: "load.py:3 main", Holder: "self.layers", Held: 8 * oomGiB, Phase: phases.Setup, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"a request larger than the device, in a step that needs at least 122.0 GiB: those before peaked at 2.0 GiB. " +
-			"train.py:9 main asked for 100.0 GiB, the device has 24.0 GiB": func(c *oom.Case) {
-			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 100*oomGiB, 24*oomGiB
-			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 120 * oomGiB, Alone: oom.Yes}}
-		},
-		"On cuda:1 the process has only 1.0 GiB of 24.0 GiB": func(c *oom.Case) {
-			c.Decision = oom.Fragmentation
-			c.Elsewhere = []oom.DeviceUse{{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Used: oomGiB, Total: 24 * oomGiB}}
 		},
 		"asked for 2.0 TiB; PyTorch had 22.0 GiB allocated": func(c *oom.Case) {
 			c.Decision, c.Requested, c.Total = oom.AbsurdRequest, 2<<40, event.Unknown
