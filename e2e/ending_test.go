@@ -177,7 +177,7 @@ func TestDurationOfJob(t *testing.T) {
 	for _, dir := range []string{c.out(), filepath.Join(c.out(), fmt.Sprint("pid", a.pid)), filepath.Join(c.out(), fmt.Sprint("pid", b.pid))} {
 		took := time.Duration(readProfile(t, filepath.Join(dir, "alloc.pb.gz")).DurationNanos)
 		t.Logf("%s: %s", filepath.Base(dir), took)
-		require.InDelta(t, 3, took.Seconds(), 0.5, dir) // 0.2 on a quiet machine
+		require.InDelta(t, 3, took.Seconds(), 2, dir) // 0.2 on a quiet machine, 1 beside two other suites; with the reading of holders 5.6
 	}
 }
 
