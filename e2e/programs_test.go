@@ -31,8 +31,8 @@ type growth struct {
 }
 
 var growths = map[string]growth{
-	"adapters_in_turn":      {98304, nil, "self.lora_", []string{"base", "lora_"}},
-	"agent_replay":          {65536, []float64{1, 4, 6, 8, 18}, "observation = ", []string{"agent.episodes"}},
+	"adapters_in_turn":      {98304, []float64{8}, "self.lora_", []string{"base", "lora_"}},
+	"agent_replay":          {393216, nil, "observation = ", []string{"agent.episodes"}},
 	"attribution_models":    {157286.4, nil, "module.", []string{"models", "input", "output"}},
 	"averaged_loss":         {296960, nil, "", []string{"loss_average", ".detach()"}},
 	"cam_hooks":             {1605632, nil, "", []string{"cam.store.activations", "cam.store.gradients", "elements"}},
@@ -59,7 +59,7 @@ var growths = map[string]growth{
 	"prompt_pipeline":       {307200, nil, "image = ", []string{"seen"}},
 	"psnr_with_graph":       {786432, nil, "difference = prediction - target", []string{"sum_squared_error"}},
 	"raw_workspace":         {1048576, nil, "ctypes.byref(values)", []string{"cudaFree"}},
-	"resized_vocabulary":    {10485.76, nil, "", []string{"words"}},
+	"resized_vocabulary":    {10485.76, []float64{.5, 1}, "", []string{"words"}},
 	"retrieval_cache":       {294912, []float64{1. / 3, 1}, "return encoder(", []string{"embed", "maxsize"}},
 	"rollout_buffer":        {65536, nil, "hidden = ", []string{"buffer.fields['hidden']"}},
 	"sae_codes":             {2097152, nil, "z = torch.relu(", []string{"logs['z']", ".clone()"}},

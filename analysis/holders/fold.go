@@ -21,7 +21,7 @@ import (
 //	graph nodes    losses[4].grad_fn<...> ... saved by ...  losses[0..99].grad_fn …
 //
 // Which group a block belongs to follows from its own path alone: the same container is the same group in every reading, however many
-// elements it has. A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so
+// elements it has; only a key that has nearly all elements of a group is named alone. A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so
 // that they can be found in the text again.
 const (
 	// firstPlaceholder stands for the first part that differs, the next number for the second, and so on.
@@ -52,12 +52,49 @@ func ownerNames(blocks []scan.Block) []string {
 			out[i] = blocks[i].Name()
 			continue
 		}
-		name := filled(templates, of)
-		for _, i := range of {
-			out[i] = name
+		for _, part := range withoutLongest(templates, of) {
+			name := filled(templates, part)
+			for _, i := range part {
+				out[i] = name
+			}
 		}
 	}
 	return out
+}
+
+const (
+	// longestShare is the least share of a group's elements that one key has which is named alone, and longestLeast their least number:
+	// of a dictionary of lists that are emptied, but for one, it is the one that matters.
+	longestShare = 0.8
+	longestLeast = 64
+)
+
+// withoutLongest divides a group in two where nearly all its elements are below one of several keys that are strings.
+func withoutLongest(templates []template, of []int) [][]int {
+	if len(of) < longestLeast {
+		return [][]int{of}
+	}
+	for n := range templates[of[0]].placeholders {
+		sums := map[placeholder]int{}
+		for _, i := range of {
+			sums[templates[i].placeholders[n]]++
+		}
+		for h, sum := range sums {
+			if h.kind != keyPart || len(sums) == 1 || sum < longestLeast || float64(sum) < longestShare*float64(len(of)) {
+				continue
+			}
+			var longest, rest []int
+			for _, i := range of {
+				if templates[i].placeholders[n] == h {
+					longest = append(longest, i)
+				} else {
+					rest = append(rest, i)
+				}
+			}
+			return [][]int{longest, rest}
+		}
+	}
+	return [][]int{of}
 }
 
 // filled is the text of a template with what its blocks have in place of the placeholders, which come in their order.

@@ -2,7 +2,7 @@
 
 Agreed cause: object, scheduler and optimizer refer to each other, so a trial that is over is freed only by Python's cycle collector.
 Truth: a trial has weights of 1024 x 768 + 768 floats, 3,148,800 B, their gradient, and Adam's state of twice that, 12.6 MB in all. They are garbage as soon as
-the next trial begins. The program has switched the collector off while it trains, as some trainers do, and runs it every 200 steps.
+the next trial begins. The program has switched the collector off while it trains, as some trainers do, and runs it every 4,000 steps.
 Advice: gc.collect(). Line: in Trial.__init__ and step. --fixed: no lambda bound to self.
 """
 
@@ -39,7 +39,7 @@ def main():
     pace, trials = Pace(), 0
     while Trial(1.0).run(pace):
         trials += 1
-        if trials % 40 == 0 or "--fixed" in sys.argv:
+        if trials % 800 == 0 or "--fixed" in sys.argv:
             gc.collect()
 
 
