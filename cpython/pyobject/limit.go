@@ -73,18 +73,12 @@ func (l *Limits) Find(owner, container uint64, name string) (length, most uint64
 }
 
 func (l *Limits) search(owner, container uint64, name string) (length, most uint64, ok bool) {
-	t, class := l.heap.TypeOf(l.image, container), l.heap.TypeOf(l.image, owner)
-	switch {
-	case t == nil || class == nil || name == "":
-		return 0, 0, false
-	case t.kind == kindList:
-		length = l.heap.word(l.image, container, objectSize)
-	case t.kind == kindDict:
-		length = l.heap.word(l.image, container, dictUsed)
-	default:
+	class := l.heap.TypeOf(l.image, owner)
+	length, ok = l.length(container)
+	if class == nil || name == "" || !ok {
 		return 0, 0, false
 	}
-	s := limitSearch{Limits: l, length: length}
+	s := limitSearch{Limits: l, container: container, length: length}
 	if class.kind == kindModule {
 		s.add(owner, name)
 	} else {
@@ -102,6 +96,18 @@ func (l *Limits) search(owner, container uint64, name string) (length, most uint
 		return 0, 0, false
 	}
 	return length, most, true
+}
+
+// length is the number of elements of a list or dictionary; ok is false for other objects.
+func (l *Limits) length(container uint64) (n uint64, ok bool) {
+	switch t := l.heap.TypeOf(l.image, container); {
+	case t == nil:
+	case t.kind == kindList:
+		return l.heap.word(l.image, container, objectSize), true
+	case t.kind == kindDict:
+		return l.heap.word(l.image, container, dictUsed), true
+	}
+	return 0, false
 }
 
 // scope reads a class or module, once.
@@ -153,6 +159,7 @@ func (l *Limits) instance(object uint64, t *Type) (out []Ref) {
 // limitSearch looks for the limit of one container.
 type limitSearch struct {
 	*Limits
+	container uint64
 	length    uint64
 	values    []Ref           // attributes of the object, its class and the module; the first of a name counts
 	functions []limitFunction // that name the container
@@ -177,7 +184,7 @@ func (s *limitSearch) best() uint64 {
 			if !f.isLimit(i) {
 				continue
 			}
-			if v := s.above(s.value(&f, i)); v > 0 {
+			if v := s.above(s.value(&f, i)); v > 0 && s.isLongest(&f, v) {
 				found = append(found, v)
 			}
 		}
@@ -187,6 +194,20 @@ func (s *limitSearch) best() uint64 {
 		return 0
 	}
 	return found[0]
+}
+
+// isLongest reports whether no other container that a function names, and that has not grown beyond a limit, is longer: of a cache and
+// of an index of it by user, the limit is of the cache. A cache and the order of its keys have the same length, but for what is under way.
+func (s *limitSearch) isLongest(f *limitFunction, limit uint64) bool {
+	for _, r := range s.values {
+		if r.Target == s.container || !slices.Contains(f.names, r.Aux) {
+			continue
+		}
+		if n, ok := s.Limits.length(r.Target); ok && n <= limit+1 && n > s.length+1 {
+			return false
+		}
+	}
+	return true
 }
 
 // isLimit reports whether a name means a limit.
