@@ -20,7 +20,7 @@ type world struct {
 	limit                           int  // of reserved memory; 0: none
 	base, leak                      int  // allocated: as always, and what grew
 	more                            int  // allocated in this step beyond what each step before had
-	ended, loaded                   int  // allocated: state of an optimizer of a phase before, and a second copy of parameters
+	ended, loaded, attempt          int  // allocated: state of an optimizer of a phase before, a second copy of parameters, and what a refused attempt left
 	blind                           bool // no reading says what others and the context have
 	pieces, pool                    int  // free, in pieces that are too small, and in another pool
 	request, follows                int
@@ -28,7 +28,7 @@ type world struct {
 	usualOthers, usualOutside       int
 }
 
-func (w *world) allocated() int { return w.base + w.leak + w.more + w.ended + w.loaded }
+func (w *world) allocated() int { return w.base + w.leak + w.more + w.ended + w.loaded + w.attempt }
 
 func (w *world) reserved() int { return w.allocated() + w.pieces + w.pool }
 
@@ -61,6 +61,8 @@ func (w world) without(d Decision) bool {
 		w.ended = 0
 	case LoadedTwice:
 		w.loaded = 0
+	case EarlierAttempt:
+		w.attempt = 0
 	}
 	return w.fits(w.request+w.follows, whole)
 }
@@ -84,14 +86,14 @@ func (w *world) toCase() *Case {
 	if w.limit > 0 {
 		c.Tries, c.Asked, c.limits = 0, u, []uint64{uint64(w.limit) * m}
 	}
-	c.Ended.Bytes, c.Loaded.Bytes = uint64(w.ended)*m, uint64(w.loaded)*m
+	c.Ended.Bytes, c.Loaded.Bytes, c.Attempt.Bytes = uint64(w.ended)*m, uint64(w.loaded)*m, uint64(w.attempt)*m
 	if w.blind {
 		c.Context, c.Others, c.Free = u, u, u
 	}
 	if w.steps {
-		peak := uint64(w.base+w.ended+w.loaded+w.request) * m
+		peak := uint64(w.base+w.ended+w.loaded+w.attempt+w.request) * m
 		c.Healthy, c.usual = peak, usual{
-			floor: uint64(w.base+w.leak+w.ended+w.loaded) * m, rise: uint64(w.request) * m, net: uint64(w.leak) * m, idle: 0, kept: 0, usualOther: uint64(w.usualOutside) * m,
+			floor: uint64(w.base+w.leak+w.ended+w.loaded+w.attempt) * m, rise: uint64(w.request) * m, net: uint64(w.leak) * m, idle: 0, kept: 0, usualOther: uint64(w.usualOutside) * m,
 			usualOthers: uint64(w.usualOthers) * m,
 		}
 	}
@@ -103,7 +105,7 @@ func random(rng *rand.Rand) world {
 	some := func(n int) int { return rng.IntN(2) * (1 + rng.IntN(n)) }
 	for {
 		w := world{
-			total: 24576, context: 500, others: some(12000), outside: some(8000), base: 500 + rng.IntN(8000), leak: some(12000), pieces: some(8000), pool: some(8000), ended: some(4000), loaded: some(4000),
+			total: 24576, context: 500, others: some(12000), outside: some(8000), base: 500 + rng.IntN(8000), leak: some(12000), pieces: some(8000), pool: some(8000), ended: some(4000), loaded: some(4000), attempt: some(4000),
 			request: 20 + 2*rng.IntN(2000), follows: some(1000), steps: rng.IntN(2) == 0,
 		}
 		if w.steps {
@@ -137,7 +139,7 @@ func (w *world) large(d Decision) bool {
 }
 
 // named are the causes whose effect a world without them shows.
-var named = []Decision{Leak, Fragmentation, PrivatePool, Limit, OtherProcess, OutsidePyTorch, EarlierPhase, LoadedTwice}
+var named = []Decision{Leak, Fragmentation, PrivatePool, Limit, OtherProcess, OutsidePyTorch, EarlierPhase, LoadedTwice, EarlierAttempt}
 
 // TestCausesWithoutNVML: where nothing but the device's size is known beside what the process itself has, a cause
 // is named only if the request would have fitted without it, and others never have less than what is said.
@@ -162,7 +164,7 @@ func TestCausesWithoutNVML(t *testing.T) {
 		}
 		require.LessOrEqual(t, c.Unseen, uint64(w.others+w.context)*mib)
 	}
-	for _, d := range []Decision{Full, OtherProcess, EarlierPhase, LoadedTwice, Fragmentation} {
+	for _, d := range []Decision{Full, OtherProcess, EarlierPhase, LoadedTwice, EarlierAttempt, Fragmentation} {
 		require.Greater(t, decided[d], 10, d)
 	}
 }

@@ -37,6 +37,7 @@ const (
 	PendingFrees   Decision = "pending_frees"   // freed memory waits for another stream
 	Cached         Decision = "cached"          // PyTorch keeps free memory, and the request is not PyTorch's
 	EarlierPhase   Decision = "earlier_phase"   // state of an optimizer that was used by a call which has returned
+	EarlierAttempt Decision = "earlier_attempt" // what is kept of an attempt that was refused memory before
 	LoadedTwice    Decision = "loaded_twice"    // loaded from a file, and on the device beside the parameters to which it was copied
 	Loading        Decision = "loading"         // a loop that loads or fills has allocated it, before there were steps
 	Full           Decision = "full"            // too much was requested: by this step, or no cause is enough alone
@@ -145,6 +146,7 @@ type Case struct {
 	Findings []leaks.Finding
 	Outside  []leaks.Finding // device memory outside PyTorch
 
+	Attempt   Attempt     // kept of an attempt that was refused before; its Bytes are 0: nothing
 	Ended     Leftover    // state of an optimizer of an earlier phase
 	Loaded    Leftover    // loaded in addition to the parameters
 	Elsewhere []DeviceUse // the other devices of the process
@@ -153,6 +155,7 @@ type Case struct {
 
 	Grown   Growth    // within the failing step; Site is empty: no line stands out
 	Spread  Growth    // of an evaluation's lines together, if Grown has none and they keep blocks of many operations; Places 0: no
+	Passes  Passes    // forward passes of the failing step that wait for one backward pass; Count 0: none
 	Fill    Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
 	Departs Departure // the first request of the failing step that no step before had so large
 	Ladder  Ladder    // of the requests of the line that failed

@@ -272,8 +272,8 @@ func (r *refused) recovered() bool {
 	return n != nil && n.Kind == event.KindAlloc && n.Layer == r.event.Layer && n.Call == r.event.Call && n.Size == r.event.Size
 }
 
-// hasPython reports whether a thread runs Python code; the backward pass's own threads mostly do not.
+// hasPython reports whether a thread runs Python code; the backward pass's own threads mostly do not, whatever line their nodes are of.
 func (p *Program) hasPython(id event.StackID) bool {
 	st := p.Stack(id)
-	return st == nil || slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Kind == event.FramePython })
+	return st == nil || slices.ContainsFunc(stacks.Ran(st.Frames), func(f event.Frame) bool { return f.Kind == event.FramePython })
 }

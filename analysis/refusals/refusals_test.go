@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -17,6 +18,7 @@ const (
 	stackNative
 	stackAsync
 	stackAgain
+	stackBackward
 )
 
 // refusalsOf is what a list of events says of refused requests, of a process with a caching allocator or without.
@@ -32,6 +34,8 @@ func refusalsOf(cache bool, events ...event.Event) ([]Refusal, int) {
 		stackAsync:   {Frames: []event.Frame{async, {Kind: event.FrameNative, Module: allocator, Func: "mallocAsync"}, python}},
 		stackAgain:   {Frames: []event.Frame{async, {Kind: event.FrameNative, Module: allocator, Func: "mallocAsync", Line: 9}, python}},
 		stackNative:  {Frames: []event.Frame{{Kind: event.FrameNative, Func: "torch::autograd::Engine"}}},
+		// of a node that python made in the forward pass
+		stackBackward: {Frames: []event.Frame{{Kind: event.FrameNative, Func: "torch::autograd::Engine"}, stacks.Mark(), python}},
 	}
 	var l Log
 	for i := range events {
@@ -112,6 +116,7 @@ func TestRefusals(t *testing.T) {
 		"without asking the driver":            {[]event.Event{reported}, []want{{1, 0, false}}, 0},
 		"another thread went on":               {[]event.Event{reported, on(2, got)}, []want{{1, 0, false}}, 0},
 		"the program went on for the backward": {[]event.Event{refuse(event.LayerTorch, stackNative), on(2, got)}, []want{{1, 0, true}}, 0},
+		"a backward pass of a line went on":    {[]event.Event{refuse(event.LayerTorch, stackBackward), on(2, got)}, []want{{1, 0, true}}, 0},
 		"recovered":                            {[]event.Event{try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"recovered at the third":               {[]event.Event{try, try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"two that recovered":                   {[]event.Event{try, got, try, got}, nil, 2},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -45,6 +46,8 @@ func causeText(c *oom.Case) string {
 		return fmt.Sprintf("memory outside PyTorch: %s, and %s is held beside PyTorch's allocator: %s%s", asked, table.Bytes(c.Other.Bytes), ownersText(c), moreInside(c))
 	case oom.PendingFrees:
 		return fmt.Sprintf("freed, but waiting for another stream: %s, and %s waits; %s", asked, table.Bytes(c.Torch.Pending), roomText(c))
+	case oom.EarlierAttempt:
+		return fmt.Sprintf("memory of an earlier attempt: %s with %s; %s. %s", asked, allocatedText(c), roomText(c), attemptText(c))
 	case oom.EarlierPhase:
 		return fmt.Sprintf("memory of an earlier phase: %s; %s. %s", asked, roomText(c), endedText(c))
 	case oom.LoadedTwice:
@@ -92,6 +95,17 @@ func endedText(c *oom.Case) string {
 	return text + ". Drop it before another optimizer begins"
 }
 
+// attemptText describes what an attempt has left that was refused memory.
+func attemptText(c *oom.Case) string {
+	a := &c.Attempt
+	text := fmt.Sprintf("%s is left of an attempt that failed %s before, when %s was refused", table.Bytes(a.Bytes),
+		table.Duration(time.Duration(c.Time-a.Time)), table.Bytes(a.Requested))
+	if holder, _, ok := strings.Cut(a.Holder, varpath.Traceback); ok {
+		return text + ": " + line(varpath.Readable(holder)) + " keeps its exception, whose traceback keeps the variables of its frames: keep str(error)"
+	}
+	return text + ". An exception keeps the variables of its frames: leave the except block before the next attempt, and keep only str(error)"
+}
+
 // loadedText describes what was loaded to the device beside parameters of the same sizes. Whether it was copied into
 // them is not known.
 func loadedText(c *oom.Case) string {
@@ -105,6 +119,9 @@ func loadedText(c *oom.Case) string {
 
 // leftText describes memory on the device that the program does not use, if it is not the cause.
 func leftText(c *oom.Case) (out string) {
+	if c.Decision != oom.EarlierAttempt && c.Attempt.Bytes >= leastSpare {
+		out += ". " + attemptText(c)
+	}
 	if c.Decision != oom.EarlierPhase && c.Ended.Bytes > 0 {
 		out += ". " + endedText(c)
 	}
@@ -216,7 +233,7 @@ func alsoText(c *oom.Case) (out string) {
 	for i := range c.Causes {
 		x := &c.Causes[i]
 		switch {
-		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Decision == oom.EarlierPhase, x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown, c.Decision == oom.EarlierPhase && x.Decision == oom.LargerStep:
+		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Decision == oom.EarlierAttempt, x.Decision == oom.EarlierPhase, x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown, isEarlier(c.Decision) && x.Decision == oom.LargerStep:
 		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
 			enough = append(enough, nameOf(x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
@@ -234,6 +251,9 @@ func alsoText(c *oom.Case) (out string) {
 	}
 	return out
 }
+
+// isEarlier reports whether a cause is memory from before the failing attempt or phase, by which its step is larger than others.
+func isEarlier(d oom.Decision) bool { return d == oom.EarlierPhase || d == oom.EarlierAttempt }
 
 // causes are the causes in words, to follow their bytes.
 var causes = map[oom.Decision]string{
@@ -466,6 +486,10 @@ func heldText(g *oom.Growth) string {
 func withinText(c *oom.Case) (text string) {
 	if c.State > 0 {
 		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))
+	}
+	if p := &c.Passes; p.Count > 0 {
+		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. If each has a loss, "+
+			"call backward() for each: a sum of losses keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
 	}
 	if s := &c.Spread; s.Places > 0 {
 		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,

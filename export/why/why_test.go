@@ -55,6 +55,16 @@ func TestText(t *testing.T) {
 		"loaded twice, by the sizes: train.py:9 main asked for 1.0 GiB; 512.0 MiB of the device was free. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too. If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
 			c.Decision, c.Loaded = oom.LoadedTwice, oom.Leftover{Site: "resume.py:4 main", Holder: view.NoHolder, Count: heap.Count{Bytes: 3 * oomGiB}}
 		},
+		"memory of an earlier attempt: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. 9.0 GiB is left of an attempt that failed 2.0 s before, when 4.0 GiB was refused: tuner.tried['b'] keeps its exception, whose traceback keeps the variables of its frames: keep str(error)": func(c *oom.Case) {
+			c.Decision, c.Time = oom.EarlierAttempt, 5e9
+			c.Attempt = oom.Attempt{Time: 3e9, Requested: 4 * oomGiB, Leftover: oom.Leftover{Holder: "tuner.tried['b'].__traceback__.tb_frame", Count: heap.Count{Bytes: 9 * oomGiB}}}
+		},
+		"was refused. An exception keeps the variables of its frames: leave the except block before the next attempt, and keep only str(error)": func(c *oom.Case) {
+			c.Time, c.Attempt = 5e9, oom.Attempt{Time: 3e9, Leftover: oom.Leftover{Holder: view.NoHolder, Count: heap.Count{Bytes: 9 * oomGiB}}}
+		},
+		"Within this step the activations of 14 inputs that train.py:5 batch brought are in use, about 1.0 GiB of each. If each has a loss, call backward() for each: a sum of losses keeps them all": func(c *oom.Case) {
+			c.Passes = oom.Passes{Site: "train.py:5 batch", Count: 14, Each: oomGiB}
+		},
 		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
 		},

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Passes counts forward passes of the failing step whose activations are all in use: none of them has had its backward pass.
+type Passes struct {
+	Site  string // line that brings the input of each to the device; empty: there are no such passes
+	Count int
+	Each  uint64 // activations of a pass, bytes, the median
+}
+
+// Passes are counted from leastPasses on, if what they have allocated is at least 1/passesShare of the step's memory, and each but the last,
+// which may be under way, has at least 1/passShare of the median.
+const (
+	leastPasses = 3
+	passesShare = 2
+	passShare   = 2
+)
+
+// stepBlock is a live block of the failing step.
+type stepBlock struct {
+	heap.Block
+	category phases.Category
+	phase    phases.Phase
+}
+
+// blocksSince returns the live blocks of a case's device from a time on, the oldest first.
+func (f *follower) blocksSince(c *Case, h *heap.Heap, from uint64) (out []stepBlock) {
+	for b := range h.Blocks() {
+		if s, ok := f.starts[b.Key()]; ok && b.Time >= from && f.has(c, &b) {
+			out = append(out, stepBlock{b, f.life.InUse(&s), f.in.Trace.Phase(b.Stack)})
+		}
+	}
+	slices.SortFunc(out, func(x, y stepBlock) int { return cmp.Or(cmp.Compare(x.Time, y.Time), cmp.Compare(x.Addr, y.Addr)) })
+	return out
+}
+
+// setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up.
+func (f *follower) setPasses(c *Case, h *heap.Heap) {
+	from, _, ok := f.in.Steps.Span(c.Step)
+	if !ok || c.Step == 0 || c.Phase != phases.Forward {
+		return
+	}
+	all := f.blocksSince(c, h, from)
+	inputs, own := map[event.StackID]int{}, uint64(0)
+	for i := range all {
+		if own += all[i].Size; all[i].phase == phases.Input {
+			inputs[all[i].Stack]++
+		}
+	}
+	most := event.StackID(0)
+	for id, n := range inputs {
+		if n > inputs[most] || n == inputs[most] && id < most {
+			most = id
+		}
+	}
+	if inputs[most] < leastPasses {
+		return
+	}
+	var passes []uint64
+	var sum uint64
+	site := ""
+	for i := range all {
+		switch b := &all[i]; {
+		case b.phase == phases.Input && b.Stack == most:
+			passes, site = append(passes, 0), f.in.Trace.SiteName(&b.Block)
+		case len(passes) > 0 && b.phase == phases.Forward:
+			passes[len(passes)-1] += b.Size
+			sum += b.Size
+		}
+	}
+	sorted := slices.Sorted(slices.Values(passes))
+	median := sorted[len(sorted)/2]
+	thin := func(n uint64) bool { return n < median/passShare }
+	if sum < own/passesShare || median == 0 || slices.ContainsFunc(passes[:len(passes)-1], thin) {
+		return
+	}
+	c.Passes = Passes{site, len(passes), median}
+}
+
+// Attempt is memory of a step in which a request was refused before, and which the program has begun again.
+type Attempt struct {
+	Time      uint64 // of that refusal, CLOCK_BOOTTIME nanoseconds
+	Requested uint64 // by it, bytes
+	Leftover
+}
+
+// setAttempt finds what is still in use of the last attempt that was refused something. That it was given up shows in its input, which was
+// brought to the device again: a pass that goes on with less than it asked for needs what it has.
+func (f *follower) setAttempt(c *Case, h *heap.Heap) {
+	for i := range slices.Backward(f.cases[:f.done]) {
+		p := &f.cases[i]
+		from, _, ok := f.in.Steps.Span(p.Step)
+		if !ok || p.Step == 0 || p.PID != c.PID || p.Device != c.Device || !p.Reported {
+			continue
+		}
+		all := f.blocksSince(c, h, from)
+		later := slices.IndexFunc(all, func(b stepBlock) bool { return b.Time > p.Time })
+		if later <= 0 {
+			return
+		}
+		input := slices.IndexFunc(all[:later], func(b stepBlock) bool { return b.phase == phases.Input })
+		if input < 0 || !slices.ContainsFunc(all[later:], func(b stepBlock) bool { return f.isSameLine(&b, &all[input]) }) {
+			return
+		}
+		var left []heap.Block
+		for _, b := range all[input:later] {
+			if b.phase == phases.Input || isPass(b.phase) && !isLasting[b.category] {
+				left = append(left, b.Block)
+			}
+		}
+		c.Attempt = Attempt{Time: p.Time, Requested: p.Requested}
+		f.sumUp(&c.Attempt.Leftover, left)
+		c.nameLeftover(&c.Attempt.Leftover)
+		return
+	}
+}
+
+// isSameLine reports whether two blocks are inputs that one line has brought, whatever called it.
+func (f *follower) isSameLine(x, y *stepBlock) bool {
+	return x.phase == y.phase && f.in.Trace.SiteName(&x.Block) == f.in.Trace.SiteName(&y.Block)
+}
+
+// isLasting has the categories of memory that outlasts a step.
+var isLasting = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
+
+// attempted returns what an earlier attempt has left.
+func (c *Case) attempted() Cause {
+	return Cause{EarlierAttempt, c.Attempt.Bytes, 0, c.suffices(c.Attempt.Bytes)}
+}
