@@ -131,7 +131,7 @@ var mayImport = map[string][]string{
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
-		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures", "event/moment", "export", "export/checks", "export/json", "export/table", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
+		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures", "event/moment", "export", "export/checks", "export/fleet", "export/json", "export/table", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
 	// It runs gputrace itself for every answer.
@@ -158,7 +158,7 @@ var mayImport = map[string][]string{
 	"agent/kube":  {},
 	"agent/place": {"internal/words", "process"},
 	"agent": {
-		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/pprof", "export/table", "export/verdict", "heap",
+		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table", "export/verdict", "heap",
 		"internal/size", "internal/words", "process", "recorder", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
@@ -179,8 +179,11 @@ var mayImport = map[string][]string{
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.
-	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
-	"export/parquet": {"analysis/", "event", "export/internal/rows", "heap"},
+	"export/csv":              {"analysis/", "event", "export/internal/rows", "heap"},
+	"export/parquet":          {"analysis/", "event", "export/internal/columns", "export/internal/rows", "heap"},
+	"export/dataset":          {"analysis/", "event", "event/figures", "export/internal/columns", "heap", "internal/output", "internal/words"},
+	"export/fleet":            {"analysis/view", "event/moment", "export", "export/dataset", "export/verdict", "internal/exit", "internal/words"},
+	"export/internal/columns": {},
 }
 
 // restricted are imports and calls that only some packages may use, and why.

@@ -226,19 +226,19 @@ func (s *sink) growth(p *recorder.ProcessState) {
 		return
 	}
 	s.add(steps, float64(p.Leaks.Steps.Count))
-	var bytes, rate float64
+	rate := 0.0
 	full := math.Inf(1)
 	for i := range p.Leaks.Findings {
 		f := &p.Leaks.Findings[i]
 		if f.Layer == event.LayerHost {
 			continue
 		}
-		bytes, rate = bytes+f.Bytes, rate+answer.Rate(f, &p.Leaks.Steps)
+		rate += answer.Rate(f, &p.Leaks.Steps)
 		if !math.IsNaN(f.Seconds) {
 			full = min(full, f.Seconds)
 		}
 	}
-	s.add(growthBytes, bytes)
+	s.add(growthBytes, answer.BytesPerStep(p.Leaks))
 	s.add(growthRate, rate)
 	if !math.IsInf(full, 1) {
 		s.add(fullSeconds, full)

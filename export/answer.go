@@ -193,12 +193,12 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 
 // answerDriver takes the driver's figures of the end, or of the last reading before it.
 func (s *Source) answerDriver(in *answer.Input) {
-	in.Driver, in.DriverTime = s.driverAtEnd()
+	in.Driver, in.DriverTime = s.DriverAtEnd()
 	in.Free = FreeOf(in.Driver)
 }
 
-// driverAtEnd is what the driver said at the end, or when it was last read before, at time; nil: it was not. time is 0 at the end.
-func (s *Source) driverAtEnd() (use []figures.DriverUse, time uint64) {
+// DriverAtEnd is what the driver said at the end, or when it was last read before, at time; nil: it was not. time is 0 at the end.
+func (s *Source) DriverAtEnd() (use []figures.DriverUse, time uint64) {
 	use = driverOf(s.End)
 	if len(use) > 0 && !hasEnded(s.End) {
 		return use, 0

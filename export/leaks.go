@@ -145,7 +145,7 @@ func (s *Source) libraries() []string {
 // leakOptions is what a recording says beside its events.
 func leakOptions(in *Source) *leaks.Options {
 	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
-	driver, _ := in.driverAtEnd()
+	driver, _ := in.DriverAtEnd()
 	o.Free, o.Size = FreeOf(driver), SizeOf(driver)
 	if in.End == nil {
 		return o

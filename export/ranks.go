@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/json"
@@ -59,23 +60,28 @@ func rankOf(path string, o *OpenOptions, version string) (*ranks.Process, error)
 	if p.Devices, err = ranks.DevicesOf(s.Trace); err != nil {
 		return nil, err
 	}
-	p.Grew, err = s.grewAt(p)
+	p.Grew, err = s.GrewAt(p.Leaks)
 	return p, err
 }
 
-// grewAt is when the first finding began, by the clock of all machines.
-func (s *Source) grewAt(p *ranks.Process) (time.Time, error) {
+// Wall converts CLOCK_BOOTTIME nanoseconds to a time of the clock of all machines.
+func (s *Source) Wall(boot uint64) time.Time {
+	return s.Info.Started.Add(time.Duration(boot) - time.Duration(s.Info.StartedBoot))
+}
+
+// GrewAt is when the first finding of the source's report began, by the clock of all machines; zero: not known.
+func (s *Source) GrewAt(r *leaks.Report) (time.Time, error) {
 	var at time.Time
 	found, err := s.Steps()
 	if err != nil || s.Info.Started.IsZero() {
 		return at, err
 	}
-	for i := range p.Leaks.Findings {
-		begin, _, ok := found.Span(p.Leaks.Findings[i].First)
+	for i := range r.Findings {
+		begin, _, ok := found.Span(r.Findings[i].First)
 		if !ok {
 			continue
 		}
-		if t := s.Info.Started.Add(time.Duration(begin) - time.Duration(s.Info.StartedBoot)); at.IsZero() || t.Before(at) {
+		if t := s.Wall(begin); at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}

@@ -5,6 +5,7 @@
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
 #   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --print axe         the same of axe-core, which finds what keeps people from using a page: print its script
+#   setup.sh --print pyspark     all of the first line, then the same of Apache Spark for Python, which needs Java: print its folder
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
@@ -23,6 +24,7 @@ kind=standin
 print=
 speedscope=1.25.0
 axe=4.14.1
+pyspark=4.1.1
 
 say() { echo "setup: $*" >&2; }
 die() {
@@ -201,6 +203,7 @@ print_value() {
     run) echo "$here/run" ;;
     kind) echo "$kind" ;;
     site) echo "$site" ;;
+    pyspark) install_pip pyspark "$pyspark" ;;
     *) die "--print: no value named $1" ;;
     esac
 }
@@ -214,6 +217,18 @@ install_npm() {
         (cd "$new" && npm pack --silent "$1@$2" >/dev/null && tar xzf "$1-$2.tgz") || die "npm could not fetch $1 $2"
         mv "$new/package" "$folder"
         rm -rf "$new"
+    fi
+    echo "$folder"
+}
+
+# install_pip NAME VERSION installs a Python package with what it needs, apart from PyTorch's, and prints its folder.
+install_pip() {
+    local folder=$work/$1-$2
+    if [ ! -e "$folder" ]; then
+        say "installing $1 $2"
+        rm -rf "$folder.new"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --target "$folder.new" "$1==$2" >&2
+        mv "$folder.new" "$folder"
     fi
     echo "$folder"
 }

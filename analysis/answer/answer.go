@@ -214,6 +214,16 @@ func Rate(f *leaks.Finding, s *leaks.Steps) float64 {
 	return f.Bytes / s.Period * 1e9
 }
 
+// BytesPerStep returns the growth of device memory in each step; 0: it is steady.
+func BytesPerStep(r *leaks.Report) (bytes float64) {
+	for i := range r.Findings {
+		if f := &r.Findings[i]; f.Layer != event.LayerHost {
+			bytes += f.Bytes
+		}
+	}
+	return bytes
+}
+
 func (a *Answer) totals(in *Input) {
 	a.Now = in.Now.Total()
 	a.Peak = max(a.Now, in.Now.AtPeak().Total())

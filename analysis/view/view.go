@@ -39,6 +39,13 @@ type View struct {
 	classifier func() *classifier
 }
 
+// WithoutSource returns the view without lines of source, so that no file is read for it.
+func (v *View) WithoutSource() *View {
+	out := *v
+	out.options.Source = nil
+	return &out
+}
+
 // Site is an allocation site with its name. Segment is also set when the stack shows that the caching allocator made it.
 type Site struct {
 	heap.Site

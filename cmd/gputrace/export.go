@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
@@ -25,25 +26,31 @@ func exportCommand() *cli.Command {
 	for _, f := range export.Formats {
 		fmt.Fprintf(&formats, "\n  %-12s %s", f.Name, f.What)
 	}
+	fmt.Fprintf(&formats, "\n  %-12s %s", gatecli.DatasetName, "peak and end of many recordings as a folder of Parquet, for DuckDB and Spark")
+	names := append(export.Names(), gatecli.DatasetName)
 	return &cli.Command{
 		Name:      "export",
 		Usage:     "convert a recording: pprof, HTML, Perfetto, Parquet and more",
-		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz\ngputrace export JOB... -f dataset -o FOLDER",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or at the peak. Figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
-			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(export.Names(), ", "), export.Names(), checkFormats),
+			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(names, ", "), names, checkExportFormats),
 			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the format's own name, here)"),
 			rowsFlag("", "with -f csv, a row for each `WHAT`: ", view.RecordedRowKindNames),
+			gatecli.DatasetFlags()[0],
 			forceFlag(),
 		),
 		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return usage("which recording? give one file; see gputrace export --help")
-			}
 			w, err := windowOf(c)
 			if err != nil {
 				return err
+			}
+			if done, err := gatecli.Dataset(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
+				return err
+			}
+			if c.NArg() != 1 {
+				return usage("which recording? give one file; see gputrace export --help")
 			}
 			return exportFile(exportOptions{
 				path: c.Args().First(), formats: flags.Get[string](c, "format"), output: flags.Get[string](c, "output"),
@@ -51,6 +58,14 @@ func exportCommand() *cli.Command {
 			})
 		},
 	}
+}
+
+// checkExportFormats checks the value of -f.
+func checkExportFormats(list string) error {
+	if list == gatecli.DatasetName {
+		return nil
+	}
+	return checkFormats(list)
 }
 
 // exportOptions is a parsed export command line.

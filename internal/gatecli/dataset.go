@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gatecli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/export/fleet"
+	"github.com/gputrace/gputrace/export/table"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
+)
+
+// DatasetName is the format of export that is a folder of tables, for many recordings. The others are files of one.
+const DatasetName = "dataset"
+
+// DatasetFlags are the flags of gputrace export -f dataset alone.
+func DatasetFlags() []cli.Flag {
+	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job, unless a label of the recording names it (default: the folder's name)")}
+}
+
+// Dataset is gputrace export -f dataset. done is false if another format is asked for; selected reports that a moment, a range or rows were
+// chosen.
+func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err error) {
+	job, out := flags.Get[string](c, "job"), flags.Get[string](c, "output")
+	switch {
+	case flags.Get[string](c, "format") != DatasetName && job != "":
+		return true, usage("--job: only -f dataset has jobs")
+	case flags.Get[string](c, "format") != DatasetName:
+		return false, nil
+	case selected:
+		return true, usage("-f dataset has the peak and the end of each recording: give it without a moment, a range or --by")
+	case out == output.Stdout:
+		return true, usage("-o -: -f dataset is a folder")
+	case c.NArg() == 0:
+		return true, usage("which recordings? give files or the folders of jobs; see gputrace export --help")
+	case out == "":
+		out = DatasetName
+	}
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	o, err := shared.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return true, err
+	}
+	sum := &fleet.Size{}
+	for _, arg := range c.Args().Slice() {
+		size, err := fleet.Write(recordingsOf([]string{arg}), &fleet.Options{Dir: out, Job: jobName(job, arg), Version: shared.Version, Open: o})
+		if err != nil {
+			return true, err
+		}
+		sum.Processes, sum.Rows, sum.Bytes = sum.Processes+size.Processes, sum.Rows+size.Rows, sum.Bytes+size.Bytes
+	}
+	p.Stop()
+	fmt.Fprintf(os.Stderr, "wrote %s: %s, %s, %s   cd %s && duckdb -init queries/duckdb.sql -c '.read queries/skew.sql'\n", out,
+		table.Plural(uint64(sum.Processes), "process"), table.Plural(uint64(sum.Rows), "row"), table.Bytes(uint64(sum.Bytes)), out)
+	return true, nil
+}
+
+// jobName returns the name of a job: the one given, or that of the folder of its results.
+func jobName(given, path string) string {
+	if given != "" {
+		return given
+	}
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
+		path = filepath.Dir(path)
+	}
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return filepath.Base(path)
+	}
+	return filepath.Base(full)
+}
