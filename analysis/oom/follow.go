@@ -234,6 +234,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setHoldings(c, h)
 	c.nameLeftover(&c.Ended)
 	c.nameLeftover(&c.Loaded)
+	c.moreLoaded()
 	f.setAttempt(c, h)
 	f.setGrown(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {

@@ -217,6 +217,28 @@ func (c *Case) nameLeftover(l *Leftover) {
 	}
 }
 
+// moreLoaded extends what was loaded twice to what the variable that holds it has of the same line, if that is the same several times
+// over: a checkpoint can have weights and their average.
+func (c *Case) moreLoaded() {
+	l := &c.Loaded
+	if l.Bytes == 0 || l.Holder != view.NoHolder {
+		return
+	}
+	for i := range c.Top {
+		t := &c.Top[i]
+		if t.Site == l.Site && t.Holder != view.NoHolder && t.Category != phases.OptimizerState && isTimes(t.Bytes, l.Bytes) {
+			l.Holder, l.Held, l.Count = t.Holder, t.Bytes, t.Count
+			return
+		}
+	}
+}
+
+// isTimes reports whether a number of bytes is another two times or more, but for a hundredth: small blocks are not counted as copies.
+func isTimes(bytes, of uint64) bool {
+	times := (bytes + of/2) / of
+	return times >= 2 && max(bytes, times*of)-min(bytes, times*of) <= of/100
+}
+
 // ended returns the state of an optimizer that no call uses any more.
 func (c *Case) ended() Cause {
 	return Cause{EarlierPhase, c.Ended.Bytes, 0, c.suffices(c.Ended.Bytes)}

@@ -8,8 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -155,4 +158,20 @@ func TestUnseen(t *testing.T) {
 	require.Zero(t, before(mib, true).Unseen, "PyTorch had memory before the trace, and so can others in the process")
 	require.Zero(t, before(0, false).Unseen, "the process may have had memory before the trace")
 	require.NotZero(t, before(0, true).Unseen)
+}
+
+// TestMoreLoaded: a variable that holds what was loaded several times over is all left over, and one that holds other things is not.
+func TestMoreLoaded(t *testing.T) {
+	for held, want := range map[uint64]uint64{6 * mib: 6 * mib, 5 * mib: 3 * mib} {
+		c := Case{
+			Loaded: Leftover{Site: "resume.py:4 main", Holder: view.NoHolder, Count: heap.Count{Bytes: 3 * mib}},
+			Top: []Holding{
+				{Site: "resume.py:4 main", Holder: "optimizer.state", Category: phases.OptimizerState, Count: heap.Count{Bytes: 9 * mib}},
+				{Site: "resume.py:4 main", Holder: "checkpoint", Category: phases.Parameters, Count: heap.Count{Bytes: held}},
+			},
+		}
+		c.moreLoaded()
+		require.Equal(t, want, c.Loaded.Bytes)
+		require.Equal(t, want == held, c.Loaded.Holder == "checkpoint")
+	}
 }
