@@ -113,6 +113,7 @@ type Answer struct {
 	Cached  *Cached
 	Waiting *Waiting
 	Retried *Retried
+	Bounded *Bounded // set if it explains a rise that was not judged; nil: nothing does
 	Garbage *Garbage // set if it is a large part of Total; nil: it is not, or not known
 }
 
@@ -163,6 +164,7 @@ func New(in *Input) *Answer {
 		a.Between, a.High, a.Peaks = in.Course.Between, in.Course.High, in.Course.Peaks
 		a.First, a.Last, a.Exit, a.Quiet = in.Course.First, in.Course.Last, in.Course.Exit, in.Course.Quiet
 	}
+	a.Bounded = a.boundedOf(in)
 	a.spare(in)
 	return a
 }

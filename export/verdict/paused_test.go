@@ -3,6 +3,7 @@
 package verdict
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -47,4 +48,20 @@ func TestHostNotes(t *testing.T) {
 	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerTorch, LiveBytes: 4096, LiveBlocks: 1}))
 	got := hostNotes(&leaks.Finding{Layer: event.LayerHost, LiveBytes: 8 << 20, LiveBlocks: 2})
 	require.Equal(t, []Note{{"live", "8.0 MiB in 2 blocks, allocated since the attach"}}, got)
+}
+
+// TestGarbageGrows: growth that is all garbage says so, and growth of something else does not.
+func TestGarbageGrows(t *testing.T) {
+	const freed = "; all of it is garbage, which Python's cycle collector has not freed so far"
+	a := &answer.Answer{Seconds: math.NaN(), Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Holder: "garbage Node.state"}, {Holder: "garbage Tree"}}}}
+	require.Contains(t, growing(a), freed)
+	a.Leaks.Findings[1].Holder = "losses[0..9]"
+	require.NotContains(t, growing(a), freed)
+}
+
+// TestBoundedNote: a container that explains a rise has its bound.
+func TestBoundedNote(t *testing.T) {
+	require.Nil(t, boundedNote(nil))
+	require.Equal(t, []Note{{"fills", "history[0..174] had 306 of at most 600 elements when it was read: 150.0 MiB when it is full"}},
+		boundedNote(&answer.Bounded{Holder: "history[0..174]", Length: 306, Most: 600, Full: 150 << 20}))
 }

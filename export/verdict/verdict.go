@@ -7,14 +7,18 @@ package verdict
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/export/why"
+	"github.com/gputrace/gputrace/internal/varpath"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Words of the verdicts, as people see them.
@@ -65,7 +69,16 @@ func ofGrowth(a *answer.Answer) *Text {
 	case r.Verdict == leaks.Steady:
 		return &Text{Word: Steady, Text: steady(a), Notes: growthNotes(r)}
 	}
-	return &Text{Word: Unknown, Text: unknown(a), Notes: growthNotes(a.Leaks)}
+	return &Text{Word: Unknown, Text: unknown(a), Notes: append(growthNotes(a.Leaks), boundedNote(a.Bounded)...)}
+}
+
+// boundedNote says which container explains a rise.
+func boundedNote(b *answer.Bounded) []Note {
+	if b == nil {
+		return nil
+	}
+	return []Note{{"fills", fmt.Sprintf("%s had %s of at most %s elements when it was read: %s when it is full",
+		words.Line(varpath.Readable(b.Holder)), table.Count(b.Length), table.Count(b.Most), table.Bytes(b.Full))}}
 }
 
 // hostNotes returns what the rows below would say of growth, if they had host memory.
@@ -163,10 +176,18 @@ func growing(a *answer.Answer) string {
 		}
 		text += fmt.Sprintf("; %s%s%s", left, table.OutIn, table.Span(a.Seconds))
 	}
+	if allGarbage(a.Leaks.Findings) {
+		text += "; all of it is garbage, which Python's cycle collector has not freed so far"
+	}
 	if f.Confidence == leaks.Low {
 		text += "; fewer than 10 periods were seen, and a queue or cache that fills looks the same: record longer"
 	}
 	return text
+}
+
+// allGarbage reports whether all growth is of objects that the program can no longer reach.
+func allGarbage(findings []leaks.Finding) bool {
+	return !slices.ContainsFunc(findings, func(f leaks.Finding) bool { return !advice.IsGarbage(f.Holder) })
 }
 
 func steady(a *answer.Answer) string {
