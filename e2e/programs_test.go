@@ -72,6 +72,7 @@ var growths = map[string]growth{
 	"stored_prompt_cache":   {524288, []float64{1. / 16, 1}, "[layer] = ", []string{"store"}},
 	"task_optimizers":       {954790.4, nil, "opt.step()", []string{"schedulers", "optimizer.state"}},
 	"tenant_adapters":       {39321.6, nil, "", []string{"tenants"}},
+	"tenant_index":          {68812.8, []float64{1, 10. / 7}, "return self.norm(", []string{"service.cache.by_tenant", "grew from"}},
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
 	"transcription_threads": {1179648, []float64{1. / 6, 1}, "self.states.append(", []string{"states"}},
 	"waiting_uploads":       {393216, nil, "clip = torch.stack(", []string{"clip", "threads are in EventUploader._publish()"}},
@@ -85,7 +86,9 @@ type ending struct {
 }
 
 var failures = map[string]ending{
+	"averaged_resume":       {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"128.1 MiB that averaged_resume.py:", "checkpoint[", `map_location="cpu"`}},
 	"batch_size_finder":     {[]string{"STANDIN_GPU_MEM=1300MiB"}, []string{"batch_size_finder.py:", "optimizer"}},
+	"batch_tuner":           {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why memory of an earlier attempt: batch_tuner.py:", "483.3 MiB is left", "str(error)"}},
 	"calibration_holes":     {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why fragmentation: calibration_holes.py:", "368.0 MiB", "fails too"}},
 	"caption_validation":    {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"in a step that needs", "evaluation", "torch.no_grad()"}},
 	"crashed_run":           {[]string{"STANDIN_GPU_MEM=2304MiB", "STANDIN_SHM=SHM"}, []string{"why other processes: ", "900.0 MiB"}},
@@ -107,6 +110,7 @@ var failures = map[string]ending{
 	"shared_gpu_limit":      {[]string{"STANDIN_GPU_MEM=3GiB"}, []string{"the program's own limit: ", "921.6 MiB (set_per_process_memory"}},
 	"slide_results":         {[]string{"STANDIN_GPU_MEM=800MiB"}, []string{"a leak", "slide_results.py:", "images = "}},
 	"stage_router":          {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"the program's own limit: stage_router.py:", "409.6 MiB"}},
+	"summed_losses":         {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"the activations of 1", "call backward() for each"}},
 	"unbounded_prefetch":    {[]string{"STANDIN_GPU_MEM=3GiB"}, []string{"a leak: unbounded_prefetch.py:", "queue.queue", "maxsize"}},
 	"validation_with_graph": {[]string{"STANDIN_GPU_MEM=1000MiB"}, []string{"in a step that needs", "validation_with_graph.py:", "evaluation"}},
 	"world_cache":           {[]string{"STANDIN_GPU_MEM=1700MiB"}, []string{"world_cache.py:", "optimizer state", "512.0 MiB", "448.0 MiB"}},
@@ -132,14 +136,17 @@ var steadies = map[string][]string{
 
 // unknowns are programs of which six seconds do not show whether they grow, and what the first screen says instead.
 var unknowns = map[string][]string{
-	"epoch_scores": {"epoch_scores.py:", "144.0 KiB more each step, in main() local meter.", "no backward pass was seen"},
+	"camera_history": {"history[", "of at most 600 elements", "150.0 MiB when"},
+	"epoch_scores":   {"epoch_scores.py:", "144.0 KiB more each step, in main() local meter.", "no backward pass was seen"},
 }
 
 // twinless are programs without a twin that six seconds can call steady, and why.
 var twinless = map[string]string{
 	"asr_sorted":         "it is healthy itself",
 	"best_ckpt":          "it is healthy itself",
+	"averaged_resume":    "its twin is shown by hand",
 	"calibration_holes":  "it has none",
+	"camera_history":     "it is healthy itself",
 	"cam_hooks":          "it has none",
 	"caption_validation": "it has none",
 	"crossval_cache":     "it has none",
@@ -162,11 +169,13 @@ var twinless = map[string]string{
 // filled are programs that fill a cache, queue or warm-up, and the step after which they have.
 var filled = map[string]int{
 	"asr_sorted":        110,
+	"camera_history":    3,
 	"best_ckpt":         110,
 	"epoch_scores":      40,
 	"prefix_cache":      60,
 	"prefetch_replay":   130,
 	"snapshot_ensemble": 160,
+	"tenant_index":      60,
 	"tile_cache":        220,
 }
 

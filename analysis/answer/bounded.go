@@ -7,27 +7,40 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 )
 
-// Bounded is a container that explains a rise which could not be judged: it can hold no more than a number of elements.
+// Bounded is containers that explain a rise which could not be judged: they can hold no more than a number of elements.
 type Bounded struct {
-	Holder       string
-	Length, Most uint64 // elements when it was read, and that it can hold
-	Full         uint64 // bytes when it holds so many
+	Holder       string // of the largest
+	Others       int    // the containers of so many other rows
+	Length, Most uint64 // elements of all when they were read, and that they can hold
+	Full         uint64 // bytes when they hold so many
 }
 
-// boundedShare: a container explains a rise if its elements have at least 1/boundedShare of it.
+// boundedShare: containers explain a rise if their elements have at least 1/boundedShare of it.
 const boundedShare = 2
 
-// boundedOf returns the container of a row that explains the rise of the allocators' blocks; nil: there is none, or the rise was judged.
+// boundedOf returns the containers of rows that explain the rise of the allocators' blocks; nil: there are none, or the rise was judged.
 func (a *Answer) boundedOf(in *Input) *Bounded {
 	if a.Leaks == nil || a.Leaks.Verdict != leaks.Unclear || len(a.Leaks.Filling) > 0 || a.Last <= a.First {
 		return nil
 	}
+	var out Bounded
+	var bytes uint64
 	for i := range a.Rows {
 		r := &a.Rows[i]
 		f := advice.FactsOf(r.Holder, in.Facts)
-		if r.Bytes > 0 && f.Most > f.Length && f.Length > 0 && f.Each > 0 && boundedShare*uint64(r.Bytes) >= a.Last-a.First {
-			return &Bounded{r.Holder, f.Length, f.Most, f.Each * f.Most}
+		if r.Bytes <= 0 || f.Most <= f.Length || f.Length == 0 || f.Each == 0 {
+			continue
 		}
+		if out.Holder == "" {
+			out.Holder = r.Holder
+		} else {
+			out.Others++
+		}
+		bytes += uint64(r.Bytes)
+		out.Length, out.Most, out.Full = out.Length+f.Length, out.Most+f.Most, out.Full+f.Each*f.Most
 	}
-	return nil
+	if out.Holder == "" || boundedShare*bytes < a.Last-a.First {
+		return nil
+	}
+	return &out
 }

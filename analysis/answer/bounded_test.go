@@ -19,7 +19,10 @@ func TestBounded(t *testing.T) {
 		return a, &Input{Facts: map[string]advice.Facts{holder: {Length: 300, Most: 600, Each: 1000}}}
 	}
 	a, in := rising()
-	require.Equal(t, &Bounded{holder, 300, 600, 600_000}, a.boundedOf(in))
+	require.Equal(t, &Bounded{Holder: holder, Length: 300, Most: 600, Full: 600_000}, a.boundedOf(in))
+	a.Rows = append(a.Rows, Row{Holder: "main() local other[0..9]", Bytes: 1e6})
+	in.Facts["main() local other[0..9]"] = advice.Facts{Length: 10, Most: 30, Each: 5}
+	require.Equal(t, &Bounded{holder, 1, 310, 630, 600_150}, a.boundedOf(in))
 	for name, change := range map[string]func(a *Answer, in *Input){
 		"judged":      func(a *Answer, _ *Input) { a.Leaks.Verdict = leaks.Steady },
 		"not rising":  func(a *Answer, _ *Input) { a.Last = a.First },

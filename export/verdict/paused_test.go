@@ -64,4 +64,6 @@ func TestBoundedNote(t *testing.T) {
 	require.Nil(t, boundedNote(nil))
 	require.Equal(t, []Note{{"fills", "history[0..174] had 306 of at most 600 elements when it was read: 150.0 MiB when it is full"}},
 		boundedNote(&answer.Bounded{Holder: "history[0..174]", Length: 306, Most: 600, Full: 150 << 20}))
+	require.Equal(t, "main.history[0..174] and 1 other container had 306 of at most 600 elements when they were read: 150.0 MiB when they are full",
+		boundedNote(&answer.Bounded{Holder: "main.history[0..174]", Others: 1, Length: 306, Most: 600, Full: 150 << 20})[0].Text)
 }

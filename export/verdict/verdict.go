@@ -18,7 +18,6 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/export/why"
 	"github.com/gputrace/gputrace/internal/varpath"
-	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Words of the verdicts, as people see them.
@@ -72,13 +71,20 @@ func ofGrowth(a *answer.Answer) *Text {
 	return &Text{Word: Unknown, Text: unknown(a), Notes: append(growthNotes(a.Leaks), boundedNote(a.Bounded)...)}
 }
 
-// boundedNote says which container explains a rise.
+// boundedWidth is the maximum width of the name of a container that explains a rise, characters.
+const boundedWidth = 48
+
+// boundedNote says which containers explain a rise.
 func boundedNote(b *answer.Bounded) []Note {
 	if b == nil {
 		return nil
 	}
-	return []Note{{"fills", fmt.Sprintf("%s had %s of at most %s elements when it was read: %s when it is full",
-		words.Line(varpath.Readable(b.Holder)), table.Count(b.Length), table.Count(b.Most), table.Bytes(b.Full))}}
+	name, was, are := varpath.Fit(b.Holder, boundedWidth), "it was", "it is"
+	if b.Others > 0 {
+		name, was, are = fmt.Sprintf("%s and %s", name, table.Plural(uint64(b.Others), "other container")), "they were", "they are"
+	}
+	return []Note{{"fills", fmt.Sprintf("%s had %s of at most %s elements when %s read: %s when %s full",
+		name, table.Count(b.Length), table.Count(b.Most), was, table.Bytes(b.Full), are)}}
 }
 
 // hostNotes returns what the rows below would say of growth, if they had host memory.
