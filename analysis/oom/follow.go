@@ -295,7 +295,7 @@ type holdingKey struct {
 
 // setHoldings lists the live blocks.
 func (f *follower) setHoldings(c *Case, h *heap.Heap) {
-	sums, rows := map[phases.Category]heap.Count{}, map[holdingKey]heap.Count{}
+	rows := map[holdingKey]heap.Count{}
 	for b := range h.Blocks() {
 		if !f.has(c, &b) {
 			continue
@@ -311,19 +311,28 @@ func (f *follower) setHoldings(c *Case, h *heap.Heap) {
 			c.Casts += b.Size
 		}
 		count := heap.CountOf(b.Size, b.Requested)
-		sums[category] = sums[category].Plus(count)
 		key := holdingKey{f.in.Trace.SiteName(&b), category}
 		rows[key] = rows[key].Plus(count)
 	}
-	for name, count := range sums {
-		c.Categories = append(c.Categories, Sum{name, count})
-	}
-	sorts.Func(c.Categories, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
 	for key, count := range rows {
 		c.Top = append(c.Top, Holding{Site: key.site, Holder: view.NoHolder, Category: key.category, Count: count})
 	}
 	sortHoldings(c.Top)
+	c.sumCategories()
 	f.name(c)
+}
+
+// sumCategories adds up the categories of the rows.
+func (c *Case) sumCategories() {
+	sums := map[phases.Category]heap.Count{}
+	for i := range c.Top {
+		sums[c.Top[i].Category] = sums[c.Top[i].Category].Plus(c.Top[i].Count)
+	}
+	c.Categories = nil
+	for name, count := range sums {
+		c.Categories = append(c.Categories, Sum{name, count})
+	}
+	sorts.Func(c.Categories, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
 }
 
 func sortHoldings(rows []Holding) {

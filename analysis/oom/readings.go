@@ -180,6 +180,7 @@ func (f *follower) name(c *Case) {
 	}
 	c.Top = out
 	sortHoldings(c.Top)
+	c.sumCategories()
 }
 
 // divide divides the blocks of a row among their holders in a reading, as far as these have blocks left. The rest has no holder.
@@ -192,7 +193,7 @@ func divide(row Holding, held map[string][]figures.HeldAt) []Holding {
 			continue
 		}
 		part := heap.Count{Objects: r.Blocks, Bytes: r.Bytes}
-		category := row.Category
+		category := phases.Beside(row.Category, r.Holder)
 		if k := phases.OfHolder(r.What); k != phases.NoCategory {
 			category = k
 		}

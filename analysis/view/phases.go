@@ -169,7 +169,7 @@ func (l *follower) inUse(b *heap.Block) (phases.Category, HeldBlock) {
 		return held.Category, held
 	}
 	if s := l.starts.At(b); s != nil {
-		return l.follow.InUse(&s.Start), held
+		return phases.Beside(l.follow.InUse(&s.Start), held.Holder), held
 	}
 	return phases.NoCategory, held
 }
