@@ -19,7 +19,6 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -323,16 +322,11 @@ func (r *Recorder) Close() error {
 	return errors.Join(err, r.source.Close())
 }
 
-// drainGC is the garbage that may accumulate during a trace, in percent of the memory in use. It is low because memory matters
-// more to the job's machine than time does to us: there is little garbage, and collecting a small heap takes milliseconds.
-const drainGC = 25
-
 // batch is the number of events that are read from the source at once.
 const batch = 4096
 
 // drain applies events to the live sets until the source ends.
 func (r *Recorder) drain() error {
-	defer debug.SetGCPercent(debug.SetGCPercent(drainGC))
 	buf := make([]event.Event, 0, batch)
 	closing := closing{recorder: r}
 	for {

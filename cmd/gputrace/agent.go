@@ -46,6 +46,7 @@ func agentCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			go local.KeepSmall(ctx)
 			return advice.Recording(a.Run(ctx))
 		},
 	}

@@ -102,6 +102,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	defer r.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go local.KeepSmall(ctx)
 	go steer(ctx, r, signals, func() {
 		c.Warning(errors.New("the limit on CPU time (RLIMIT_CPU) is nearly reached: the recording ends here; ulimit -t unlimited"))
 		cancel()

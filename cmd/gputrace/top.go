@@ -185,6 +185,7 @@ func (o *topOptions) live(ctx context.Context) error {
 	}
 	r := recorder.New(source, options)
 	defer r.Close()
+	go local.KeepSmall(ctx)
 	results, err := top.Watch(ctx, r, options.Output != "", o.showLive)
 	quiet.Release()
 	if err == nil && options.Output != "" {

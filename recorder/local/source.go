@@ -52,10 +52,13 @@ type live struct {
 // Open returns the source of the processes that options select. It attaches to nothing before Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	go footprint.Keep(ctx)
 	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
 	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}, patience: devicePatience}, nil
 }
+
+// KeepSmall keeps the memory of this program small until ctx is done: it sets the garbage collector's percentage and memory limit, which
+// are the whole program's, and gives mapped files back. A program that does little beside recording calls it; a library does not.
+func KeepSmall(ctx context.Context) { footprint.Keep(ctx) }
 
 // tracerOptions returns the tracer's options.
 func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
