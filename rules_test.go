@@ -158,7 +158,8 @@ var mayImport = map[string][]string{
 	"agent/kube":  {},
 	"agent/place": {"internal/words", "process"},
 	"agent": {
-		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table", "export/verdict", "heap",
+		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table",
+		"export/verdict", "heap",
 		"internal/size", "internal/words", "process", "recorder", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
@@ -179,10 +180,12 @@ var mayImport = map[string][]string{
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.
-	"export/csv":              {"analysis/", "event", "export/internal/rows", "heap"},
-	"export/parquet":          {"analysis/", "event", "export/internal/columns", "export/internal/rows", "heap"},
-	"export/dataset":          {"analysis/", "event", "event/figures", "export/internal/columns", "heap", "internal/output", "internal/words"},
-	"export/fleet":            {"analysis/view", "event/moment", "export", "export/dataset", "export/verdict", "internal/exit", "internal/words"},
+	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
+	"export/parquet": {"analysis/", "event", "export/internal/columns", "export/internal/rows", "heap"},
+	"export/dataset": {"analysis/", "event", "event/figures", "export/internal/columns", "heap", "internal/output", "internal/words"},
+	"export/fleet": {
+		"analysis/view", "event/moment", "export", "export/dataset", "export/verdict", "internal/exit", "internal/words",
+	},
 	"export/internal/columns": {},
 }
 

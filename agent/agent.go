@@ -6,7 +6,7 @@
 //
 //	recorder (one for all processes) ── Attached, Ended ──▶ targets ◀── control group, environment, API server
 //	     ▲ State at each scrape                        │
-//	     │ Moment once an interval ──▶ its summary ────┤
+//	     │ Moment once an interval ──▶ its summary ────┤ (and, less often, rows of the dataset)
 //	     └── Moment at each request for a profile ─────┴──▶ /metrics, /sd, ...
 package agent
 
@@ -42,6 +42,7 @@ type Agent struct {
 	labeler *labeler
 	pattern *regexp.Regexp // of Config.Processes; nil: all
 	counts  counts
+	store   *store      // nil: no dataset is written
 	started atomic.Bool // a recorder has begun to trace
 
 	mu       sync.Mutex
@@ -87,6 +88,7 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 			a.labeler.node, _ = os.Hostname() // empty: the label is left out
 		}
 	}
+	a.store = newStore(c, version, a.labeler.node, log)
 	return a, nil
 }
 
@@ -109,10 +111,29 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	})
 	beside.Go(func() { a.summarize(ctx) })
+	stored := a.startStore()
 	err = server(ctx)
 	cancel()
 	beside.Wait()
+	stored()
 	return cmp.Or(failed, err)
+}
+
+// startStore begins to write the dataset. What it returns writes the rest.
+func (a *Agent) startStore() (stop func()) {
+	if a.store == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		a.store.run(ctx)
+		close(done)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // record runs one recorder after the other until ctx is done. The error is why the first one could not begin, for example a
@@ -342,8 +363,10 @@ func (o *observer) Ended(p *recorder.Process) {
 	a := o.agent
 	a.counts.ended.Add(1)
 	a.mu.Lock()
+	t := a.targets[p]
 	delete(a.targets, p)
 	a.mu.Unlock()
+	a.store.end(t, p)
 	a.log.Info("ended", "pid", p.PID(), "program", p.Script())
 }
 

@@ -63,6 +63,23 @@ type Config struct {
 	CacheDir string `yaml:"cache_dir"`
 	// IdleRestart is how long nothing must be traced for the recorder to start anew, which frees the tables of libraries.
 	IdleRestart model.Duration `yaml:"idle_restart"`
+	// Dataset writes moments of the processes to disk.
+	Dataset DatasetConfig `yaml:"dataset"`
+}
+
+// DatasetConfig is the part of the configuration about the dataset.
+type DatasetConfig struct {
+	// Dir is the folder of the dataset, which the agent makes. Empty: none is written.
+	Dir string `yaml:"dir"`
+	// Interval is how often a moment of each process is kept.
+	Interval model.Duration `yaml:"interval"`
+	// Flush is how often files are written. An agent that is killed loses the rows since the last time.
+	Flush model.Duration `yaml:"flush"`
+	// MaxRows is the number of rows that may wait in memory. When half of them do, files are written at once.
+	MaxRows int `yaml:"max_rows"`
+	// MaxSize and MaxAge limit this node's files; the oldest are removed.
+	MaxSize Size           `yaml:"max_size"`
+	MaxAge  model.Duration `yaml:"max_age"`
 }
 
 // KubernetesConfig is the part of the configuration about Kubernetes. Empty fields are as in a pod.
@@ -114,6 +131,10 @@ func ParseConfig(text []byte) (*Config, error) {
 	c := &Config{
 		Listen: "127.0.0.1:9409", Interval: model.Duration(15 * time.Second), TopLines: 10, MaxLines: 1000, MaxTargets: 100,
 		MaxStacks: 65536, MemoryLimit: 512 << 20, RingSize: 8 << 20, Holders: true, IdleRestart: model.Duration(10 * time.Minute),
+		Dataset: DatasetConfig{
+			Interval: model.Duration(time.Minute), Flush: model.Duration(time.Hour), MaxRows: 50_000, MaxSize: 10 << 30,
+			MaxAge: model.Duration(30 * 24 * time.Hour),
+		},
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -132,6 +153,11 @@ func (c *Config) check() error {
 		{"top_lines", c.TopLines, 0, mostTop}, {"max_lines", c.MaxLines, c.TopLines, 100_000}, {"max_targets", c.MaxTargets, 1, mostTargets},
 		{"max_stacks", c.MaxStacks, 1, 1 << 20}, {"interval in seconds", int(time.Duration(c.Interval).Seconds()), 1, 3600},
 		{"memory_limit in MiB", int(c.MemoryLimit >> 20), 64, 1 << 20},
+		{"dataset.interval in seconds", int(time.Duration(c.Dataset.Interval).Seconds()), 1, 86400},
+		{"dataset.flush in seconds", int(time.Duration(c.Dataset.Flush).Seconds()), 1, 86400},
+		{"dataset.max_rows", c.Dataset.MaxRows, 1000, 1_000_000},
+		{"dataset.max_size in MiB", int(c.Dataset.MaxSize >> 20), 1, 1 << 30},
+		{"dataset.max_age in seconds", int(time.Duration(c.Dataset.MaxAge).Seconds()), 60, 1 << 30},
 	} {
 		if n.value < n.least || n.value > n.most {
 			return fmt.Errorf("%s: %d is not between %d and %d", n.name, n.value, n.least, n.most)

@@ -69,6 +69,12 @@ var (
 	probeHits       = counter("gputrace_agent_probe_hits_total", "Runs of the probes since the recorder started, by outcome.")
 	podCount        = gauge("gputrace_agent_pods", "Pods of this node whose names are known.")
 	memoryLimit     = gauge("gputrace_agent_memory_limit_bytes", "memory_limit of the configuration.")
+	datasetRows     = counter("gputrace_agent_dataset_rows_total", "Rows of the dataset, by outcome: written or, if too many waited, dropped.")
+	datasetFailures = counter("gputrace_agent_dataset_failures_total", "Times that the dataset could not be written; it is tried again.")
+	datasetUnseen   = counter("gputrace_agent_dataset_ended_unseen_total", "Processes whose last peak is missing, because many ended at once.")
+	datasetRemoved  = counter("gputrace_agent_dataset_removed_files_total", "Files removed because of max_size or max_age.")
+	datasetBytes    = gauge("gputrace_agent_dataset_bytes", "Size of this node's files of the dataset.")
+	datasetFiles    = gauge("gputrace_agent_dataset_files", "Number of this node's files of the dataset.")
 	scrapeTimeout   = 5 * time.Second
 	unknownVerdicts = strings.ToLower(verdict.Unknown)
 )
@@ -136,6 +142,16 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 		s.add(m.metric, float64(m.value))
 	}
 	s.add(summarySeconds, time.Duration(a.counts.viewNanos.Load()).Seconds())
+	if a.store != nil {
+		n := &a.store.counts
+		s.add(datasetRows, float64(n.written.Load()), "outcome", "written")
+		s.add(datasetRows, float64(n.dropped.Load()), "outcome", "dropped")
+		s.add(datasetFailures, float64(n.failures.Load()))
+		s.add(datasetUnseen, float64(n.unseen.Load()))
+		s.add(datasetRemoved, float64(n.removed.Load()))
+		s.add(datasetBytes, float64(n.bytes.Load()))
+		s.add(datasetFiles, float64(n.files.Load()))
+	}
 	if n := a.labeler.names; n != nil {
 		pods, _ := n.Synced()
 		s.add(podCount, float64(pods))

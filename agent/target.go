@@ -34,8 +34,10 @@ type target struct {
 	lines    map[string]bool     // lines that have had a metric
 	driver   time.Time           // when the driver may be asked again, after it did not answer
 	uses     []figures.DriverUse // as last read; nil: not known
+	keepNext time.Time           // when the dataset gets the next moment
 
 	mu      sync.Mutex
+	peak    uint64 // highest peak in the dataset, bytes
 	found   *recorder.Found
 	summary *summary // nil: not made yet
 }
@@ -128,6 +130,7 @@ func (a *Agent) summarizeOne(ctx context.Context, t *target) time.Duration {
 	}
 	began := time.Now()
 	s := a.newSummary(t, m)
+	a.store.keep(t, m, s, a.config.MaxLines)
 	t.mu.Lock()
 	t.summary, t.found = s, m.Found
 	t.mu.Unlock()
@@ -180,6 +183,17 @@ func (a *Agent) newSummary(t *target, m *recorder.Moment) *summary {
 		}
 	}
 	return s
+}
+
+// rises reports whether a peak is higher than the last one that is in the dataset, and remembers it.
+func (t *target) rises(peak uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if peak <= t.peak {
+		return false
+	}
+	t.peak = peak
+	return true
 }
 
 // topLines returns the lines with the most live memory, the largest first, and the sum of the others.

@@ -29,9 +29,10 @@ func exportCommand() *cli.Command {
 	fmt.Fprintf(&formats, "\n  %-12s %s", gatecli.DatasetName, "peak and end of many recordings as a folder of Parquet, for DuckDB and Spark")
 	names := append(export.Names(), gatecli.DatasetName)
 	return &cli.Command{
-		Name:      "export",
-		Usage:     "convert a recording: pprof, HTML, Perfetto, Parquet and more",
-		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz\ngputrace export JOB... -f dataset -o FOLDER",
+		Name:  "export",
+		Usage: "convert a recording: pprof, HTML, Perfetto, Parquet and more",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz\n" +
+			"gputrace export JOB... -f dataset -o FOLDER",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or at the peak. Figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),

@@ -72,7 +72,9 @@ func simulated(rank, world, day int) (*eventtest.Job, *recording.Info) {
 	return j, &recording.Info{
 		Gputrace: "test", PID: eventtest.PID, Started: began, StartedBoot: j.Events[0].Time - 1, Attached: j.Events[0].Time - 1,
 		Name: "train.py", Rank: &recording.Rank{Rank: rank, Local: rank % 8, World: world},
-		Labels: map[string]string{"node": fmt.Sprintf("node-%03d", rank/8), "namespace": "team/a", "pod": fmt.Sprintf("train-%d", rank), "job_id": "4711 é=x"},
+		Labels: map[string]string{
+			"node": fmt.Sprintf("node-%03d", rank/8), "namespace": "team/a", "pod": fmt.Sprintf("train-%d", rank), "job_id": "4711 é=x",
+		},
 	}
 }
 
@@ -144,7 +146,7 @@ func missing(t *testing.T, what string) {
 	t.Skip(what)
 }
 
-// checkSums checks the rows of a moment: those of the lines belong to a row of a device each, and add up to it.
+// checkSums checks the rows of a moment: each line belongs to the row of a device, and all of them add up to it.
 func checkSums(t *testing.T, moments []dataset.MomentRow, lines []dataset.LineRow) {
 	t.Helper()
 	type key struct {

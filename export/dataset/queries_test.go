@@ -94,9 +94,10 @@ func jobOf(t *testing.T, dir, day string) *job {
 			}
 		}
 		a := s.Trace.End().Snapshot.Accounts[0]
-		seen1 := s.Info.Started.Add(time.Duration(s.Trace.End().Snapshot.Time - s.Info.StartedBoot)).UnixMicro()
+		at := s.Info.Started.Add(time.Duration(s.Trace.End().Snapshot.Time - s.Info.StartedBoot)).UnixMicro()
 		l := s.Info.Labels
-		j.waste = append(j.waste, []any{l["namespace"], l["pod"], l["node"], jobName, 1, a.Reserved - a.Allocated, a.Reserved, a.Allocated, seen1})
+		unused := a.Reserved - a.Allocated
+		j.waste = append(j.waste, []any{l["namespace"], l["pod"], l["node"], jobName, 1, unused, a.Reserved, a.Allocated, at})
 		require.NoError(t, s.Close())
 	}
 	return j
@@ -148,7 +149,9 @@ func expected(t *testing.T, jobs ...*job) answers {
 		}
 		waste = append(waste, j.waste...)
 	}
-	text, err := json.Marshal(map[string][][]any{"skew": skew, "grew_first": grew, "peak_by_line": lines, "regressions": changes, "waste": waste})
+	text, err := json.Marshal(map[string][][]any{
+		"skew": skew, "grew_first": grew, "peak_by_line": lines, "regressions": changes, "waste": waste,
+	})
 	require.NoError(t, err)
 	return decoded(t, text)
 }

@@ -261,7 +261,7 @@ const maxText = 1000
 // clean makes a text that a program chose printable, in one line of bounded length.
 func clean(s string) string { return words.Cut(words.Line(words.Valid(s)), maxText) }
 
-// text returns such a text; nil: there is none.
+// text is clean for an optional column; nil: s is empty.
 func text(s string) *string {
 	if s == "" {
 		return nil

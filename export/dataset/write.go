@@ -116,7 +116,7 @@ func (p *Process) Part(t time.Time) Part {
 // none is the value of a column that is null, for all engines that read Hive's layout.
 const none = "__HIVE_DEFAULT_PARTITION__"
 
-// Folder returns the folder of the part below that of a table.
+// Folder returns the folder of the part, below the table.
 func (p Part) Folder() string {
 	rank := none
 	if p.Rank >= 0 {
@@ -161,8 +161,8 @@ type File struct {
 	Bytes int64
 }
 
-// Write writes rows of a part into a file of each table, under this name: both, or none. The lines are written first, so that those of a
-// moment are there when it is.
+// Write writes rows of a part into a file of each table, under this name: both, or none. A moment that can be read has its lines,
+// because they are written first.
 func (d *Dataset) Write(p Part, name, version string, moments []MomentRow, lines []LineRow) (files []File, err error) {
 	for _, t := range []struct {
 		table string

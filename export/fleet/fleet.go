@@ -51,7 +51,7 @@ func addRecording(d *dataset.Dataset, path string, o *Options, size *Size) error
 	}
 	defer s.Close()
 	if s.Info.Started.IsZero() {
-		return exit.With(exit.Invalid, fmt.Errorf("%s: it has no time, by which the rows of a dataset are ordered: a dataset has recordings", path))
+		return exit.With(exit.Invalid, fmt.Errorf("%s: it has no time, which every row of a dataset needs", path))
 	}
 	p := processOf(s, o)
 	all, err := momentsOf(s, p)

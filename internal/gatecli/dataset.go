@@ -21,7 +21,7 @@ const DatasetName = "dataset"
 
 // DatasetFlags are the flags of gputrace export -f dataset alone.
 func DatasetFlags() []cli.Flag {
-	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job, unless a label of the recording names it (default: the folder's name)")}
+	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job where no label has it (default: the folder's name)")}
 }
 
 // Dataset is gputrace export -f dataset. done is false if another format is asked for; selected reports that a moment, a range or rows were
@@ -62,7 +62,7 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 	return true, nil
 }
 
-// jobName returns the name of a job: the one given, or that of the folder of its results.
+// jobName returns the name of a job: the given one, or the name of the folder with its results.
 func jobName(given, path string) string {
 	if given != "" {
 		return given

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package columns writes structs as the rows of a Parquet file. A field is a column, and its tag is that of parquet-go; a pointer is an
+// Package columns writes structs as the rows of a Parquet file. A field is a column, with a tag of parquet-go; a pointer is an
 // optional column, and nil is null.
 package columns
 
@@ -39,7 +39,7 @@ type Writer[R any] struct {
 	buf []parquet.Row
 }
 
-// NewWriter begins a file. version is that of gputrace.
+// NewWriter begins a file. version is of gputrace.
 func NewWriter[R any](w io.Writer, schema *parquet.Schema, version string) *Writer[R] {
 	return &Writer[R]{
 		out: parquet.NewWriter(w, schema, parquet.Compression(&zstd.Codec{Level: zstd.SpeedDefault}),
