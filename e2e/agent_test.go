@@ -143,12 +143,13 @@ func ofPod(t *testing.T, metrics, name string) uint64 {
 }
 
 // TestAgent follows one job of a pod through the life of the agent: labels from the control group and the API server, PyTorch's own
-// figures in the metrics, in Prometheus and in go tool pprof, the verdict, a kill -9 of the agent, and no series after the job.
+// figures in the metrics, in Prometheus, in go tool pprof and in the dataset, the verdict, a kill -9 of the agent, and no series after
+// the job.
 func TestAgent(t *testing.T) {
 	dir, address := t.TempDir(), freeAddress(t)
 	config := fmt.Sprintf("listen: %s\ninterval: 1s\ncache_dir: %s\nholders: false\nkubernetes: {names: true, api_server: %q, node: n1}\n"+
-		"relabel_configs: [{action: keep, source_labels: [namespace, pod, container], regex: ml;train-0;main}]\n",
-		address, env.cache, apiServer(t))
+		"relabel_configs: [{action: keep, source_labels: [namespace, pod, container], regex: ml;train-0;main}]\n"+
+		"dataset: {dir: %s, interval: 1s, flush: 1s}\n", address, env.cache, apiServer(t), filepath.Join(dir, "dataset"))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(config), 0o644))
 	p := startPythonIn(t, []string{"RANK=1", "WORLD_SIZE=4"}, agentJob)
 	p.await(t, "READY")
@@ -173,6 +174,8 @@ func TestAgent(t *testing.T) {
 	a.openProfile(t, want["gputrace_live_bytes"])
 	t.Run("Prometheus", func(t *testing.T) { a.scrapedByPrometheus(t, dir, want["gputrace_live_bytes"]) })
 
+	a.until(t, "/metrics", `gputrace_agent_dataset_rows_total\{outcome="written"\} [1-9]`)
+	eventually(t, "the dataset agrees with PyTorch", func() bool { return asksDataset(t, filepath.Join(dir, "dataset"), want) })
 	require.NoError(t, a.cmd.Process.Kill())
 	<-a.exited
 	a = startAgent(t, dir, address)
@@ -185,6 +188,27 @@ func TestAgent(t *testing.T) {
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	<-a.exited
 	require.Equal(t, 0, a.cmd.ProcessState.ExitCode(), a.stderr.String())
+}
+
+// asksDataset reports whether DuckDB finds PyTorch's figures in the dataset that the agent wrote, and the growth that it judged.
+func asksDataset(t *testing.T, dir string, want map[string]uint64) bool {
+	t.Helper()
+	python, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python")
+	require.NoError(t, err)
+	const program = `
+import duckdb, os, sys
+os.chdir(sys.argv[1])
+duckdb.execute(open("queries/duckdb.sql").read())
+now = duckdb.execute("""SELECT live_bytes, reserved_bytes, (SELECT sum(bytes) FROM lines l WHERE l.process = m.process AND l.time = m.time
+    AND l.moment = 'now' AND l.layer = 'torch') FROM moments m WHERE namespace = 'ml' AND pod = 'train-0' AND rank = 1 AND moment = 'now'
+    ORDER BY time DESC LIMIT 1""").fetchone()
+peak = duckdb.execute("SELECT max(live_bytes) FROM moments WHERE moment = 'peak'").fetchone()
+grew = [r[3] for r in duckdb.execute(open("queries/grew_first.sql").read()).fetchall()]
+print(*(now or ()), *peak, *grew)`
+	got, err := output(python, "-c", program, dir)
+	require.NoError(t, err)
+	live := want["gputrace_live_bytes"]
+	return got == fmt.Sprint(live, want["gputrace_reserved_bytes"], live, want["gputrace_peak_bytes"], 1)
 }
 
 // exponent is a number as the text format of metrics has it, as an expression.

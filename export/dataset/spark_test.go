@@ -3,7 +3,6 @@
 package dataset_test
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -39,5 +38,5 @@ func TestSparkViews(t *testing.T) {
 	}
 	text, err := dataset.Queries.ReadFile("queries/spark.sql")
 	require.NoError(t, err)
-	require.Equal(t, want, string(text), fmt.Sprint("go test -update writes it"))
+	require.Equal(t, want, string(text), "go test -update writes it")
 }

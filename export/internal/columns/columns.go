@@ -33,9 +33,15 @@ func Schema[R any](name string) *parquet.Schema {
 	return parquet.NewSchema(name, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
 
+// rowWriter is the part of parquet.Writer that is used.
+type rowWriter interface {
+	WriteRows(rows []parquet.Row) (int, error)
+	Close() error
+}
+
 // Writer writes rows.
 type Writer[R any] struct {
-	out *parquet.Writer
+	out rowWriter
 	buf []parquet.Row
 }
 
