@@ -142,7 +142,7 @@ func TestStoreFails(t *testing.T) {
 	require.Empty(t, s.waiting)
 }
 
-// TestStoreBounds: rows beyond the limit are dropped and counted; old files are removed, and those of another node are not.
+// TestStoreBounds: rows beyond the limit are dropped and counted; old files are removed, but not of another node.
 func TestStoreBounds(t *testing.T) {
 	dir := t.TempDir()
 	s := storeOf(t, dir, 2)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,13 +102,22 @@ func exported(t *testing.T, dir string, jobs ...string) *fleet.Size {
 	for _, job := range jobs {
 		paths, err := export.Recordings(job)
 		require.NoError(t, err)
-		began := time.Now()
+		began, cpu := time.Now(), cpuTime(t)
 		size, err := fleet.Write(paths, &fleet.Options{Dir: dir, Job: "other", Version: "test"})
 		require.NoError(t, err)
-		t.Logf("%d ranks, %d rows, %d bytes: %v", size.Processes, size.Rows, size.Bytes, time.Since(began))
+		took, used := time.Since(began).Seconds(), (cpuTime(t) - cpu).Seconds()
+		t.Logf("%d ranks, %d rows, %d bytes: %.2f s, %.2f s of CPU", size.Processes, size.Rows, size.Bytes, took, used)
 		sum.Processes, sum.Rows, sum.Bytes = sum.Processes+size.Processes, sum.Rows+size.Rows, sum.Bytes+size.Bytes
 	}
 	return sum
+}
+
+// cpuTime returns the CPU time of the test.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // setup returns a value of testdata/setup.sh, which installs what it stands for.
@@ -252,4 +262,35 @@ func TestSchema(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), text.String())
 	require.Contains(t, string(now), docs.String(), "go test -update writes it")
+}
+
+// BenchmarkHour writes what the agent writes of one process in an hour: 60 moments of its ten largest lines.
+func BenchmarkHour(b *testing.B) {
+	trace, err := view.NewTrace(eventtest.Random(5, 20_000), nil)
+	require.NoError(b, err)
+	d, err := dataset.Open(b.TempDir())
+	require.NoError(b, err)
+	began := time.Date(2026, 11, 28, 9, 0, 0, 0, time.UTC)
+	p := &dataset.Process{
+		Rank: 1, PID: 7, Program: "train.py", Started: began, Version: "test",
+		Labels: map[string]string{"node": "node-001", "namespace": "team", "pod": "train-1", "job": "llm"},
+	}
+	bytes, rows := int64(0), 0
+	for b.Loop() {
+		var moments []dataset.MomentRow
+		var lines []dataset.LineRow
+		for minute := range 60 {
+			m := dataset.Moment{Process: p, Kind: dataset.Now, Time: began.Add(time.Duration(minute) * time.Minute), View: trace.End(), Top: 10}
+			some, of := m.Rows()
+			for i := range of {
+				of[i].Bytes += int64(minute * i * 512) // no two moments are equal
+			}
+			moments, lines = append(moments, some...), append(lines, of...)
+		}
+		files, err := d.Write(p.Part(began), "hour", "test", moments, lines)
+		require.NoError(b, err)
+		bytes, rows = files[0].Bytes+files[1].Bytes, len(moments)+len(lines)
+	}
+	b.ReportMetric(float64(bytes), "bytes")
+	b.ReportMetric(float64(rows), "rows")
 }

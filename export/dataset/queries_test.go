@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -28,20 +29,25 @@ const jobName = "4711 _=x"
 // answers are the rows of each query.
 type answers map[string][]any
 
-// ask runs testdata/ask.py for an engine in the folder of a dataset.
-func ask(t *testing.T, python, engine, dir string, env ...string) answers {
+// ask runs testdata/ask.py for an engine in the folder of a dataset, with the queries of a folder; empty: its own.
+func ask(t *testing.T, python, engine, dir, queries string, env ...string) answers {
 	t.Helper()
 	script, err := filepath.Abs("testdata/ask.py")
 	require.NoError(t, err)
 	began := time.Now()
-	cmd := exec.Command(python, script, engine)
+	args := []string{script, engine}
+	if queries != "" {
+		args = append(args, queries)
+	}
+	cmd := exec.Command(python, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, stderr.String())
 	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-	t.Logf("%s: %v, %s", engine, time.Since(began), lines[len(lines)-1])
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	t.Logf("%s: %.2f s, %.2f s of CPU without Java, %s", engine, time.Since(began).Seconds(), cpu.Seconds(), lines[len(lines)-1])
 	return decoded(t, out)
 }
 
@@ -185,7 +191,7 @@ func TestQueries(t *testing.T) {
 	size := exported(t, dir, first, second)
 	require.Equal(t, n+max(n/10, 4), size.Processes)
 	want := expected(t, jobOf(t, first, "2026-11-23"), jobOf(t, second, "2026-11-24"))
-	duckdb := ask(t, python, "duckdb", dir)
+	duckdb := ask(t, python, "duckdb", dir, "")
 	require.Len(t, want["waste"], size.Processes)
 	merged := mergedWaste(t, want["waste"])
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -196,8 +202,31 @@ func TestQueries(t *testing.T) {
 		}
 		sameRows(t, want[name], duckdb[name], name)
 	}
-	spark := pyspark(t)
-	require.Equal(t, duckdb, ask(t, python, "spark", dir, "PYTHONPATH="+spark), "DuckDB and Spark agree, in the order of the rows too")
+	ask(t, python, "compact", dir, "")
+	compact, queries := filepath.Join(dir, "compact"), filepath.Join(dir, "queries")
+	require.Equal(t, duckdb, ask(t, python, "duckdb", compact, queries), "compacted")
+	t.Logf("compacted: %d bytes", sizeOf(t, compact))
+	spark := "PYTHONPATH=" + pyspark(t)
+	require.Equal(t, duckdb, ask(t, python, "spark", dir, "", spark), "DuckDB and Spark agree, in the order of the rows too")
+	if os.Getenv(ranksEnv) != "" {
+		require.Equal(t, duckdb, ask(t, python, "spark", compact, queries, spark), "compacted")
+	}
+}
+
+// sizeOf returns the size of the files below a folder.
+func sizeOf(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			bytes += info.Size()
+		}
+		return err
+	}))
+	return bytes
 }
 
 // mergedWaste adds up the rows of a pod, which ran on both days.

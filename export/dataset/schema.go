@@ -47,7 +47,7 @@ type MomentRow struct {
 	Verdict     *string  `parquet:"verdict,optional,dict,id(27)" doc:"the verdict's word, as \"gputrace report --brief --json\" has it"`
 	Sentence    *string  `parquet:"sentence,optional,dict,id(28)" doc:"the sentence that follows it"`
 	Growth      *float64 `parquet:"growth_bytes_per_step,optional,id(29)" doc:"growth of device memory in each step; 0: steady"`
-	GrewAt      *int64   `parquet:"grew_at,optional,timestamp(microsecond:local),id(30)" doc:"when growth began, UTC; null: none, or not known"`
+	GrewAt      *int64   `parquet:"grew_at,optional,timestamp(microsecond:local),id(30)" doc:"when growth began, UTC; null: steady or unknown"`
 	GrewLine    *string  `parquet:"grew_line,optional,dict,id(31)" doc:"line that grows most"`
 	GrewHolder  *string  `parquet:"grew_holder,optional,dict,id(32)" doc:"what holds the memory of that line"`
 	GputraceVer string   `parquet:"gputrace,dict,id(33)" doc:"version of gputrace that wrote the row"`

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ask.py duckdb|spark: ask the dataset in the current folder its queries, and print the rows of each as JSON."""
+"""ask.py duckdb|spark [QUERIES]: ask the dataset in the current folder its queries, and print the rows of each as JSON.
+
+ask.py compact: compact the dataset instead."""
 
 import datetime
 import json
@@ -49,11 +51,18 @@ def spark(views):
 def main():
     engine = sys.argv[1]
     began = time.monotonic()
-    folder = pathlib.Path("queries")
+    folder = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "queries")
+    if engine == "compact":
+        run, close = duckdb((folder / "duckdb.sql").read_text())
+        pathlib.Path("compact").mkdir()
+        run((folder / "duckdb_compact.sql").read_text())
+        close()
+        print("{}")
+        return
     ask, close = {"duckdb": duckdb, "spark": spark}[engine]((folder / f"{engine}.sql").read_text())
     answers, seconds = {}, {"start": time.monotonic() - began}
     for path in sorted(folder.glob("*.sql")):
-        if path.stem in ("duckdb", "spark"):
+        if path.stem.startswith(("duckdb", "spark")):
             continue
         began = time.monotonic()
         answers[path.stem] = [[plain(value) for value in row] for row in ask(path.read_text())]
