@@ -172,11 +172,14 @@ var mayImport = map[string][]string{
 	"export/internal/layout": {"internal/varpath", "internal/words"},
 	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/varpath", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
-	"export/verdict":         {"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath", "internal/words"},
-	"export/why":             {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
-	"export/chart":           {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
-	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
-	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
+	"export/verdict": {
+		"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath",
+		"internal/words",
+	},
+	"export/why":           {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
+	"export/chart":         {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
+	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
+	"export/rules":         {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

@@ -86,9 +86,9 @@ type ending struct {
 }
 
 var failures = map[string]ending{
-	"averaged_resume":       {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"128.1 MiB that averaged_resume.py:", "checkpoint[", `map_location="cpu"`}},
+	"averaged_resume":       {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"128.1 MiB that averaged_resume.py:", "checkpoint[", `"cpu"`}},
 	"batch_size_finder":     {[]string{"STANDIN_GPU_MEM=1300MiB"}, []string{"batch_size_finder.py:", "optimizer"}},
-	"batch_tuner":           {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why memory of an earlier attempt: batch_tuner.py:", "483.3 MiB is left", "str(error)"}},
+	"batch_tuner":           {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why memory of an earlier attempt: ", "483.3 MiB is left", "str(error)"}},
 	"calibration_holes":     {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why fragmentation: calibration_holes.py:", "368.0 MiB", "fails too"}},
 	"caption_validation":    {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"in a step that needs", "evaluation", "torch.no_grad()"}},
 	"crashed_run":           {[]string{"STANDIN_GPU_MEM=2304MiB", "STANDIN_SHM=SHM"}, []string{"why other processes: ", "900.0 MiB"}},

@@ -70,6 +70,10 @@ var Formats = []Format{
 	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", Open: "go tool pprof -http=: FILE", write: writePprofAlloc},
 	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", Open: "drop it on pytorch.org/memory_viz", write: writeSnapshot},
 	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Open: "duckdb -c \"from 'FILE'\"", Course: true, write: writeParquet},
+	{
+		Name: "events", File: "events.parquet", What: "every event with the totals after it", Open: "duckdb -c \"from 'FILE'\"", Course: true,
+		write: writeEvents,
+	},
 	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
 	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: writeJSON},
 	{Name: "png", File: "memory.png", What: "picture of the memory over time", Course: true, write: writePNG},

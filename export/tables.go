@@ -36,6 +36,13 @@ func writeParquet(w io.Writer, in *Input) error {
 	return parquet.Write(w, rowsOf(in), in.Selection)
 }
 
+func writeEvents(w io.Writer, in *Input) error {
+	if err := in.findSteps(); err != nil {
+		return err
+	}
+	return parquet.WriteEvents(w, rowsOf(in), in.Selection)
+}
+
 // largeCSV is from how many rows on it is said that a CSV of allocations is large.
 const largeCSV = 100_000
 

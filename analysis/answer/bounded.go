@@ -9,10 +9,10 @@ import (
 
 // Bounded is containers that explain a rise which could not be judged: they can hold no more than a number of elements.
 type Bounded struct {
-	Holder       string // of the largest
-	Others       int    // the containers of so many other rows
+	Holder       string // of the largest row
+	Others       int    // number of other rows
 	Length, Most uint64 // elements of all when they were read, and that they can hold
-	Full         uint64 // bytes when they hold so many
+	Full         uint64 // bytes when they are full
 }
 
 // boundedShare: containers explain a rise if their elements have at least 1/boundedShare of it.

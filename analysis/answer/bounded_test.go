@@ -15,7 +15,8 @@ import (
 func TestBounded(t *testing.T) {
 	const holder = "main() local history[0..174]"
 	rising := func() (*Answer, *Input) {
-		a := &Answer{Leaks: &leaks.Report{Verdict: leaks.Unclear}, First: 10e6, Last: 50e6, Rows: []Row{{Bytes: 9e6}, {Holder: holder, Bytes: 30e6}}}
+		a := &Answer{Leaks: &leaks.Report{Verdict: leaks.Unclear}, First: 10e6, Last: 50e6}
+		a.Rows = []Row{{Bytes: 9e6}, {Holder: holder, Bytes: 30e6}}
 		return a, &Input{Facts: map[string]advice.Facts{holder: {Length: 300, Most: 600, Each: 1000}}}
 	}
 	a, in := rising()

@@ -21,7 +21,8 @@ import (
 //	graph nodes    losses[4].grad_fn<...> ... saved by ...  losses[0..99].grad_fn …
 //
 // Which group a block belongs to follows from its own path alone: the same container is the same group in every reading, however many
-// elements it has; only a key that has nearly all elements of a group is named alone. A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so
+// elements it has; only a key that has nearly all elements of a group is named alone.
+// A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so
 // that they can be found in the text again.
 const (
 	// firstPlaceholder stands for the first part that differs, the next number for the second, and so on.

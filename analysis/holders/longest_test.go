@@ -18,7 +18,8 @@ func TestFoldLongest(t *testing.T) {
 		var out []scan.Block
 		for _, key := range []string{"hidden", "observations", "values"} {
 			for i := range lengths[key] {
-				out = append(out, held(1, scan.CategoryTensor, route(frame(7), local("buffer"), attribute("fields"), word(key), index(int64(i)))))
+				path := route(frame(7), local("buffer"), attribute("fields"), word(key), index(int64(i)))
+				out = append(out, held(1, scan.CategoryTensor, path))
 			}
 		}
 		return out

@@ -56,7 +56,10 @@ const followShare = 4
 // evaluate computes the causes. Those that are enough alone come first, sorted by how far they exceed what is usual. Loading comes
 // after all others, because the program wants what it loads, and so does a loop after the last step that fills the device.
 func (c *Case) evaluate() []Cause {
-	all := []Cause{c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(), c.attempted(), c.ended(), c.loadedTwice(), c.loading()}
+	all := []Cause{
+		c.growth(), c.larger(), c.fragmented(), c.otherPools(), c.ownLimit(), c.otherProcesses(), c.outside(), c.pending(), c.cached(),
+		c.attempted(), c.ended(), c.loadedTwice(), c.loading(),
+	}
 	var out []Cause
 	for _, x := range all {
 		if x.Bytes != 0 {

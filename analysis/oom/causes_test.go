@@ -20,7 +20,8 @@ type world struct {
 	limit                           int  // of reserved memory; 0: none
 	base, leak                      int  // allocated: as always, and what grew
 	more                            int  // allocated in this step beyond what each step before had
-	ended, loaded, attempt          int  // allocated: state of an optimizer of a phase before, a second copy of parameters, and what a refused attempt left
+	ended, loaded                   int  // allocated: state of an optimizer of a phase before, and a second copy of parameters
+	attempt                         int  // allocated: what a refused attempt left
 	blind                           bool // no reading says what others and the context have
 	pieces, pool                    int  // free, in pieces that are too small, and in another pool
 	request, follows                int
@@ -93,8 +94,8 @@ func (w *world) toCase() *Case {
 	if w.steps {
 		peak := uint64(w.base+w.ended+w.loaded+w.attempt+w.request) * m
 		c.Healthy, c.usual = peak, usual{
-			floor: uint64(w.base+w.leak+w.ended+w.loaded+w.attempt) * m, rise: uint64(w.request) * m, net: uint64(w.leak) * m, idle: 0, kept: 0, usualOther: uint64(w.usualOutside) * m,
-			usualOthers: uint64(w.usualOthers) * m,
+			floor: uint64(w.base+w.leak+w.ended+w.loaded+w.attempt) * m, rise: uint64(w.request) * m, net: uint64(w.leak) * m, idle: 0, kept: 0,
+			usualOther: uint64(w.usualOutside) * m, usualOthers: uint64(w.usualOthers) * m,
 		}
 	}
 	return c
@@ -105,7 +106,8 @@ func random(rng *rand.Rand) world {
 	some := func(n int) int { return rng.IntN(2) * (1 + rng.IntN(n)) }
 	for {
 		w := world{
-			total: 24576, context: 500, others: some(12000), outside: some(8000), base: 500 + rng.IntN(8000), leak: some(12000), pieces: some(8000), pool: some(8000), ended: some(4000), loaded: some(4000), attempt: some(4000),
+			total: 24576, context: 500, others: some(12000), outside: some(8000), base: 500 + rng.IntN(8000), leak: some(12000),
+			pieces: some(8000), pool: some(8000), ended: some(4000), loaded: some(4000), attempt: some(4000),
 			request: 20 + 2*rng.IntN(2000), follows: some(1000), steps: rng.IntN(2) == 0,
 		}
 		if w.steps {

@@ -18,8 +18,8 @@ type Passes struct {
 	Each  uint64 // activations of a pass, bytes, the median
 }
 
-// Passes are counted from leastPasses on, if what they have allocated is at least 1/passesShare of the step's memory, and each but the last,
-// which may be under way, has at least 1/passShare of the median.
+// Passes are counted from leastPasses on, if what they have allocated is at least 1/passesShare of the step's memory, and each has at
+// least 1/passShare of the median, except the last, which may be under way.
 const (
 	leastPasses = 3
 	passesShare = 2

@@ -13,7 +13,7 @@ import (
 // copied is a stack that copies a batch to the device.
 const copied = eventtest.Report + " a.so!at::_ops::to_dtype_layout::call /home/a/train.py:10:batch /home/a/train.py:20:main"
 
-// goodSteps runs steps that fit: an input and activations of so many bytes, which are freed.
+// goodSteps runs steps that fit: input and activations have a size in bytes, and are freed.
 func (p *program) goodSteps(n int, size uint64) {
 	for range n {
 		for _, stack := range []string{copied, eventtest.Forward, eventtest.Backward} {

@@ -52,9 +52,9 @@ func OfHolder(category string) Category {
 	return NoCategory
 }
 
-// Beside is what memory is for whose holder has no category. What is read of a process tells parameters from other tensors: memory that
-// lasts like them, but is held by another variable, is none, as in a checkpoint that was loaded. holder is its name; empty, or in brackets:
-// no variable of the program is known.
+// Beside is what memory is for whose holder has no category. A reading tells parameters from other tensors: what lasts like parameters
+// but is held by another variable, as a loaded checkpoint, has no category either. holder is its name; empty, or in brackets: no variable
+// of the program is known.
 func Beside(c Category, holder string) Category {
 	if c == Parameters && holder != "" && holder[0] != '<' && holder[0] != '[' {
 		return NoCategory

@@ -70,7 +70,7 @@ func (l *lister) allocated(b *heap.Block, e *event.Event) {
 	l.last++
 	a := &Allocation{ID: l.last, Block: *b}
 	l.follow.allocated(b, e)
-	a.Phase, a.Step = l.follow.starts.At(b).Phase, l.follow.t.stepAtTime(b.Time)
+	a.Phase, a.Step = l.follow.starts.At(b).Phase, l.follow.t.StepAt(b.Time)
 	if e != nil && e.Kind == event.KindAlloc {
 		a.TID = e.TID
 	}

@@ -97,7 +97,7 @@ func (p *Picker) chosenOf(b *heap.Block) *chosen {
 // use then.
 func (p *Picker) ended(b *heap.Block, tid uint32, made bool, at *chosen, d detail) {
 	if p.s.AllSteps {
-		d.step = p.trace.stepAtTime(b.Time)
+		d.step = p.trace.StepAt(b.Time)
 	}
 	switch until := p.s.Until(); {
 	case at != nil:
@@ -119,7 +119,7 @@ func (p *Picker) ended(b *heap.Block, tid uint32, made bool, at *chosen, d detai
 func (p *Picker) addDated() {
 	for i := range p.dated {
 		in := &p.dated[i]
-		in.part.detail.step = p.trace.stepAtTime(in.time)
+		in.part.detail.step = p.trace.StepAt(in.time)
 		p.addInUse(in)
 	}
 	p.dated = nil

@@ -548,10 +548,10 @@ func TestPythonLine(t *testing.T) {
 // TestStepAtTime: a block of which it is not known when it was allocated is of no step.
 func TestStepAtTime(t *testing.T) {
 	trace := &Trace{}
-	require.Zero(t, trace.stepAtTime(5))
+	require.Zero(t, trace.StepAt(5))
 	trace.SetSteps(func(time uint64) int { return int(time) + 1 })
-	require.Zero(t, trace.stepAtTime(0))
-	require.Equal(t, 2, trace.stepAtTime(1))
+	require.Zero(t, trace.StepAt(0))
+	require.Equal(t, 2, trace.StepAt(1))
 }
 
 // TestFollowerMoves: what was noted of a block is that of the one it turns out to be.

@@ -196,8 +196,8 @@ func (p *Purposes) Moved(from, to *heap.Block) { p.follow.moved(from, to) }
 // InUse is what a block is for that is in use at the end of the trace, and what is known of what holds it.
 func (p *Purposes) InUse(b *heap.Block) (phases.Category, HeldBlock) { return p.follow.inUse(b) }
 
-// stepAtTime is the step in which a block was allocated at a time; 0: before the first one, or not known.
-func (t *Trace) stepAtTime(time uint64) int {
+// StepAt is the step at a time; 0: before the first one, or not known.
+func (t *Trace) StepAt(time uint64) int {
 	if t.stepAt == nil || time == 0 {
 		return 0
 	}

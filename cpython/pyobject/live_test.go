@@ -80,7 +80,8 @@ def push_few(x):
     if len(few) > 120: few.pop(0)
 main = sys.modules["__main__"]
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
-    [indexed, indexed.users, "users", 2, 0], [ordered, ordered.order, "order", 39, 40], [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
+    [indexed, indexed.users, "users", 2, 0], [ordered, ordered.order, "order", 39, 40],
+    [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
     [cache, cache.losses, "losses", 40, 0], [cache, cache.open, "open", 40, 0], [main, held, "held", 0, 0]]
 print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
     "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],

@@ -130,6 +130,33 @@ func TestDuckDB(t *testing.T) {
 	}
 }
 
+// TestEvents: every event is a row, in order; and the totals after the last are the heap's.
+func TestEvents(t *testing.T) {
+	for name, trace := range traces(t) {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			require.NoError(t, trace.Replay(&view.Visitor{
+				Event: func(*event.Event, *heap.Heap) { n++ },
+			}))
+			answers := ask(t, writeEvents(t, trace), `SELECT count(*), count(*) FILTER (WHERE kind = 'alloc') FROM FILE`,
+				`SELECT device, pid, arg_max(live, file_row_number), arg_max(reserved, file_row_number)
+				   FROM read_parquet(FILE, file_row_number = true) WHERE layer = 'torch' AND live IS NOT NULL GROUP BY ALL`,
+				`SELECT count(*) FROM (SELECT ts - lag(ts) OVER (ORDER BY file_row_number) AS d
+				   FROM read_parquet(FILE, file_row_number = true)) WHERE d < INTERVAL 0 SECONDS`)
+			require.EqualValues(t, n, asInt(t, answers[0][0][0]))
+			require.Zero(t, asInt(t, answers[2][0][0]), "in the order of time")
+			for _, row := range answers[1] {
+				for _, a := range trace.End().Snapshot.Accounts {
+					same := a.Device.String() == row[0].(string) && row[1] != nil && uint32(asInt(t, row[1])) == a.PID
+					if same && a.Allocated != event.Unknown {
+						require.EqualValues(t, a.Allocated, asInt(t, row[2]), "%s", row[0])
+					}
+				}
+			}
+		})
+	}
+}
+
 // place is by what the test adds up.
 type place struct {
 	layer, device, stack string
@@ -242,11 +269,15 @@ func TestSelection(t *testing.T) {
 func TestDocumentedQueries(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tables.md")
 	require.NoError(t, err)
-	var queries []string
+	var queries, courses []string
 	for i, part := range strings.Split(string(page), "```") {
 		if sql, ok := strings.CutPrefix(part, "sql\n"); ok {
 			require.Equal(t, 1, i%2, "a fence is open")
-			queries = append(queries, strings.ReplaceAll(sql, "'allocations.parquet'", "FILE"))
+			if !strings.Contains(sql, "'events.parquet'") {
+				queries = append(queries, strings.ReplaceAll(sql, "'allocations.parquet'", "FILE"))
+			} else {
+				courses = append(courses, strings.ReplaceAll(sql, "'events.parquet'", "FILE"))
+			}
 		}
 	}
 	require.GreaterOrEqual(t, len(queries), 6)
@@ -260,4 +291,19 @@ func TestDocumentedQueries(t *testing.T) {
 	for i, n := range found {
 		require.NotZero(t, n, queries[i])
 	}
+	require.Len(t, courses, 1)
+	for _, rows := range ask(t, writeEvents(t, all["random"]), courses...) {
+		require.NotEmpty(t, rows)
+	}
+}
+
+// writeEvents writes a trace's events to a file.
+func writeEvents(t *testing.T, trace *view.Trace) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "events.parquet")
+	var buf bytes.Buffer
+	table := &rows.Table{Trace: trace, Version: "test", Boot: time.Unix(1_700_000_000, 0)}
+	require.NoError(t, parquet.WriteEvents(&buf, table, view.Selection{}))
+	require.NoError(t, os.WriteFile(file, buf.Bytes(), 0o644))
+	return file
 }

@@ -101,9 +101,11 @@ func attemptText(c *oom.Case) string {
 	text := fmt.Sprintf("%s is left of an attempt that failed %s before, when %s was refused", table.Bytes(a.Bytes),
 		table.Duration(time.Duration(c.Time-a.Time)), table.Bytes(a.Requested))
 	if holder, _, ok := strings.Cut(a.Holder, varpath.Traceback); ok {
-		return text + ": " + line(varpath.Readable(holder)) + " keeps its exception, whose traceback keeps the variables of its frames: keep str(error)"
+		return fmt.Sprintf("%s: %s keeps its exception, whose traceback keeps the variables of its frames: keep str(error)", text,
+			line(varpath.Readable(holder)))
 	}
-	return text + ". An exception keeps the variables of its frames: leave the except block before the next attempt, and keep only str(error)"
+	return text + ". An exception keeps the variables of its frames: leave the except block before the next attempt, " +
+		"and keep only str(error)"
 }
 
 // loadedText describes what was loaded to the device beside parameters of the same sizes. Whether it was copied into
@@ -233,7 +235,8 @@ func alsoText(c *oom.Case) (out string) {
 	for i := range c.Causes {
 		x := &c.Causes[i]
 		switch {
-		case x.Decision == c.Decision, c.Larger && x.Decision == oom.LargerStep, x.Decision == oom.Loading, x.Decision == oom.EarlierAttempt, x.Decision == oom.EarlierPhase, x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown, isEarlier(c.Decision) && x.Decision == oom.LargerStep:
+		case x.Decision == c.Decision, x.Decision == oom.Loading, isEarlier(x.Decision), x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown,
+			x.Decision == oom.LargerStep && (c.Larger || isEarlier(c.Decision)):
 		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
 			enough = append(enough, nameOf(x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
@@ -488,8 +491,8 @@ func withinText(c *oom.Case) (text string) {
 		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))
 	}
 	if p := &c.Passes; p.Count > 0 {
-		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. If each has a loss, "+
-			"call backward() for each: a sum of losses keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
+		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. "+
+			"If each has a loss, call backward() for each: a sum of losses keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
 	}
 	if s := &c.Spread; s.Places > 0 {
 		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,

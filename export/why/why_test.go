@@ -57,7 +57,8 @@ func TestText(t *testing.T) {
 		},
 		"memory of an earlier attempt: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. 9.0 GiB is left of an attempt that failed 2.0 s before, when 4.0 GiB was refused: tuner.tried['b'] keeps its exception, whose traceback keeps the variables of its frames: keep str(error)": func(c *oom.Case) {
 			c.Decision, c.Time = oom.EarlierAttempt, 5e9
-			c.Attempt = oom.Attempt{Time: 3e9, Requested: 4 * oomGiB, Leftover: oom.Leftover{Holder: "tuner.tried['b'].__traceback__.tb_frame", Count: heap.Count{Bytes: 9 * oomGiB}}}
+			c.Attempt.Holder, c.Attempt.Count = "tuner.tried['b'].__traceback__.tb_frame", heap.Count{Bytes: 9 * oomGiB}
+			c.Attempt.Time, c.Attempt.Requested = 3e9, 4*oomGiB
 		},
 		"was refused. An exception keeps the variables of its frames: leave the except block before the next attempt, and keep only str(error)": func(c *oom.Case) {
 			c.Time, c.Attempt = 5e9, oom.Attempt{Time: 3e9, Leftover: oom.Leftover{Holder: view.NoHolder, Count: heap.Count{Bytes: 9 * oomGiB}}}

@@ -12,3 +12,9 @@ before = sum(row["bytes"] for row in recording.blocks() if row["line"] == "[befo
 assert live.bytes.sum() in (recording.answer["now_bytes"], recording.answer["now_bytes"] - before), (live.bytes.sum(), recording.answer["now_bytes"])
 assert len(recording.allocations("polars", since="0s")) <= len(arrow)
 print("ok  %d allocations in pyarrow, pandas and polars; those in use are the %d B of the first screen" % (len(frame), live.bytes.sum()))
+timeline = [recording.timeline(kind) for kind in ("pyarrow", "pandas", "polars")]
+assert timeline[0]["live"].to_pylist() == timeline[2]["live"].to_list() and len(timeline[0]) == len(timeline[1])
+assert len(recording.events()) >= len(timeline[0]), "events of other layers are left out of a timeline"
+peak = max((n for n in timeline[0]["live"].to_pylist() if n is not None), default=0)
+assert peak <= recording.answer["peak_bytes"], (peak, recording.answer["peak_bytes"])
+print("ok  the timeline has %d events, and its peak %d B" % (len(timeline[0]), peak))

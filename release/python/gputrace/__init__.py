@@ -16,7 +16,7 @@ installed with it and returns what it prints, so every figure is the program's o
     with gputrace.record("run"):  # this process, from outside
         train()
 
-Only allocations() imports something that does not come with Python: pyarrow, pandas or polars, as in ``pip install 'gputrace[pandas]'``.
+Only allocations(), events() and timeline() import something that does not come with Python: pyarrow, pandas or polars, as in ``pip install 'gputrace[pandas]'``.
 """
 
 import csv
@@ -137,19 +137,44 @@ class Recording:
         as_: "pyarrow" (a Table), "pandas" (a DataFrame whose columns are Arrow's, not copied) or "polars" (a DataFrame). Each needs the
         package of its name; pandas also pyarrow. since and to: only allocations between these moments.
         """
+        return self._table("parquet", as_, since, to)
+
+    def events(self, as_: str = "pyarrow", since: Optional[str] = None, to: Optional[str] = None) -> Any:
+        """Return every event in its order, with the totals after it, as ``gputrace export -f events`` writes it.
+
+        The arguments are the same as for allocations().
+        """
+        return self._table("events", as_, since, to)
+
+    def timeline(self, as_: str = "pyarrow", since: Optional[str] = None, to: Optional[str] = None) -> Any:
+        """Return the memory over time: of each event of an allocator its time, device, process and step, and the bytes in use and reserved.
+
+        The arguments are the same as for allocations().
+        """
+        columns = ["ts", "device", "pid", "step", "live", "reserved"]
+        return self._table("events", as_, since, to, columns, "torch")
+
+    def _table(
+        self, form: str, as_: str, since: Optional[str], to: Optional[str], columns: Optional[List[str]] = None, layer: Optional[str] = None
+    ) -> Any:
+        """Return a Parquet format of the program, or some of its columns, and the rows of a layer."""
         if as_ not in ("pyarrow", "pandas", "polars"):
             raise ValueError("as_ is %r, not 'pyarrow', 'pandas' or 'polars'" % as_)
         window = ([] if since is None else ["--from", since]) + ([] if to is None else ["--to", to])
         with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "allocations.parquet")
-            run("export", self.path, "-f", "parquet", *window, "-o", file, *self._rules)
+            file = os.path.join(folder, "table.parquet")
+            run("export", self.path, "-f", form, *window, "-o", file, *self._rules)
             if as_ == "polars":
                 import polars
 
-                return polars.read_parquet(file, memory_map=False)
+                frame = polars.read_parquet(file, memory_map=False)
+                if layer is not None:
+                    frame = frame.filter(polars.col("layer") == layer)
+                return frame if columns is None else frame.select(columns)
             import pyarrow.parquet
 
-            table = pyarrow.parquet.read_table(file)
+            rows = None if layer is None else [("layer", "=", layer)]
+            table = pyarrow.parquet.read_table(file, columns=columns, filters=rows)
         if as_ == "pandas":
             import pandas
 
