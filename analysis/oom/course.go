@@ -178,6 +178,7 @@ func (f *follower) begins(e *event.Event, h *heap.Heap) {
 		return
 	}
 	f.step = step
+	clear(f.made)
 	f.free, f.other = nil, event.Unknown
 	if f.done == len(f.cases) {
 		return

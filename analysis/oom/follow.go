@@ -38,6 +38,7 @@ type follower struct {
 	signs    map[event.StackID]advice.Signs
 	gathered map[accountKey]gathered
 
+	made  map[event.StackID]int    // blocks that stacks have allocated in the current step
 	infos map[threadKey]memoryInfo // what the driver has just reported to threads
 
 	lines map[lineKey]uint64 // stream in which a line that was refused something allocates; event.Unknown: several
@@ -69,7 +70,7 @@ func newFollower(in *Input) *follower {
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
 		flushed: map[int]uint64{}, asked: map[string]bool{}, sites: map[event.StackID]string{}, lines: map[lineKey]uint64{},
 		context: map[int][]uint64{}, signs: map[event.StackID]advice.Signs{}, gathered: map[accountKey]gathered{}, async: newAsync(in.Trace),
-		infos: map[threadKey]memoryInfo{},
+		infos: map[threadKey]memoryInfo{}, made: map[event.StackID]int{},
 	}
 }
 
@@ -177,6 +178,9 @@ func (f *follower) freed(b *heap.Block, e *event.Event) {
 func (f *follower) event(e *event.Event, h *heap.Heap) {
 	if e.Layer == event.LayerTorch {
 		f.note(e)
+		if e.Kind == event.KindAlloc {
+			f.made[e.Stack]++
+		}
 		f.seeGathered(e)
 	}
 	f.hear(e)

@@ -37,8 +37,15 @@ type Growth struct {
 	Places int    // number of different stacks
 	Phase  phases.Phase
 	Signs  advice.Signs // the signs of its stacks
+	Made   int          // blocks that its stacks have allocated in the failing step, with those that were freed again
 	heap.Count
 }
+
+// keptShare: of what a graph keeps at least one block in this number of a line is still in use; most of the others are temporary.
+const keptShare = 8
+
+// replaces reports whether a line frees nearly all that it allocates, as one that lengthens a tensor does: no graph keeps its blocks.
+func (g *Growth) replaces() bool { return int(g.Objects)*keptShare < g.Made }
 
 // Loaded reports whether torch.load, or a library that loads tensors from a file, has allocated the blocks.
 func (g *Growth) Loaded() bool { return g.Signs.Has(advice.Load) }
@@ -49,6 +56,8 @@ func (c *Case) Advice() string {
 	const graph = " graph keeps them: evaluate under torch.no_grad()"
 	g := &c.Grown
 	switch {
+	case g.replaces(), c.Spread.replaces():
+		return ""
 	case c.Phase == phases.Evaluation && c.Spread.Places > 0:
 		return "If a" + graph
 	case c.Phase != phases.Evaluation || g.Site == "":
@@ -143,6 +152,7 @@ func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 		if !places[b.Stack] {
 			places[b.Stack] = true
 			g.Places++
+			g.Made += f.made[b.Stack]
 			g.Signs |= f.signsOf(b.Stack)
 		}
 	}
@@ -195,6 +205,7 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 		if own += rows[i].Bytes; rows[i].Phase == phases.Evaluation {
 			c.Spread.Count = c.Spread.Plus(rows[i].Count)
 			c.Spread.Places += rows[i].Places
+			c.Spread.Made += rows[i].Made
 		}
 	}
 	g, older := rows[0], c.Torch.Allocated-min(c.Torch.Allocated, own)

@@ -152,7 +152,9 @@ func TestAdvice(t *testing.T) {
 		c.Grown.Site = ""
 		require.Empty(t, c.Advice())
 	}
-	c := Case{Phase: phases.Evaluation, Spread: Growth{Places: 9}}
+	c := Case{Phase: phases.Evaluation, Grown: Growth{Site: "lm.py:9 f", Holder: view.NoHolder, Places: 2, Made: 900, Count: heap.Count{Objects: 13}}}
+	require.Empty(t, c.Advice(), "a line that frees nearly all that it allocates keeps no graph")
+	c = Case{Phase: phases.Evaluation, Spread: Growth{Places: 9}}
 	require.Equal(t, "If a graph keeps them: evaluate under torch.no_grad()", c.Advice())
 }
 
