@@ -17,6 +17,7 @@
 #define REGISTER_ARGUMENTS 8
 #define STACK_ARGUMENTS	   0 /* from the stack pointer at the entry to the first one there */
 #define ENTRY_CFA	   0 /* CFA - stack pointer, at the first instruction of a function */
+#define POINT_REGISTERS	   31 /* DWARF numbers of operands, a mask: x0 to x30 and sp */
 #define DTV_OF_TCB	   0 /* glibc, sysdeps/aarch64/nptl/tls.h */
 
 /*
@@ -104,6 +105,7 @@ static __always_inline void raw_registers(struct pt_regs *ctx, u64 *r)
 #define REGISTER_ARGUMENTS 6
 #define STACK_ARGUMENTS	   8
 #define ENTRY_CFA	   8
+#define POINT_REGISTERS	   15
 #define DTV_OF_TCB	   8 /* glibc, sysdeps/x86_64/nptl/tls.h */
 
 /*

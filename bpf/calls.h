@@ -39,6 +39,7 @@ struct call {
 struct arguments {
 	u64 reg[8];
 	u64 sp;
+	u64 all[RAW_WORDS]; /* the registers by their DWARF numbers, of a HOOK_POINT */
 };
 
 struct thread {
@@ -138,10 +139,45 @@ static __always_inline u64 argument_or_word(struct arguments *a, u32 n)
 	return word;
 }
 
+/* A value of a width: two bits for the number of bytes, one for its sign. */
+static __always_inline u64 narrowed(u64 v, u8 width)
+{
+	switch (width) {
+	case 0:
+		return (u8)v;
+	case 1:
+		return (u16)v;
+	case 2:
+		return (u32)v;
+	case 4:
+		return (s64)(s8)v;
+	case 5:
+		return (s64)(s16)v;
+	case 6:
+		return (s64)(s32)v;
+	default:
+		return v;
+	}
+}
+
+/* An operand of a probe that the library has itself. */
+static __always_inline u64 resolve_point(struct arguments *a, struct operand *o)
+{
+	u64 v = a->all[o->arg & 31 & POINT_REGISTERS];
+
+	if (o->from == FROM_CONSTANT)
+		return (u64)o->offset << (o->arg & 63);
+	if (o->from == FROM_MEMORY && target_read(&v, 8, v + (s64)(s16)o->offset))
+		return UNKNOWN;
+	return narrowed(v, o->arg >> 5);
+}
+
 static __always_inline u64 resolve(struct arguments *a, struct operand *o)
 {
 	u64 v = UNKNOWN;
 
+	if (o->from >= FROM_REGISTER)
+		return resolve_point(a, o);
 	if (o->from == FROM_NONE || o->from == FROM_RETURN)
 		return v;
 	u64 base = argument_or_word(a, o->arg);
@@ -367,6 +403,8 @@ static __always_inline bool is_nested(struct hit *h, struct thread *th, u32 dept
 	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
 	u64 caller = 0;
 
+	if (depth && h->hook->flags & HOOK_POINT)
+		return 1;
 	if (!depth || return_address(h->ctx, &caller))
 		return 0;
 	if (!ref || called_from(info_of(ref), caller, call_at(th, depth - 1)->ip))
@@ -407,9 +445,13 @@ static __always_inline struct call *push_call(struct hit *h, struct thread *th)
 static __always_inline bool read_call(struct hit *h, struct thread *th, struct call *c)
 {
 	struct arguments *a = &th->args;
+	u64 sp = PROBE_SP(h->ctx);
 
+	barrier_var(sp); /* or it is read below by an address in the context: the verifier refuses that */
+	a->sp = sp;
 	register_arguments(h->ctx, a->reg);
-	a->sp = PROBE_SP(h->ctx);
+	if (h->hook->flags & HOOK_POINT)
+		raw_registers(h->ctx, a->all);
 	if (resolve_values(a, h->hook, c))
 		return 1;
 	if (!h->hook->other)

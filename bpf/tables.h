@@ -21,6 +21,11 @@ enum operand_from {
 	FROM_FIELD32 = 4, /* the same, u32 */
 	FROM_OUT = 5,	  /* at return, u64 at `offset` of what the argument points to */
 	FROM_RETURN = 6,  /* at return, what the call returned */
+	/* Of a probe that the library has itself: a register by its DWARF number, in the low bits
+	   of `arg`, with the width above; what is `offset` (signed) from there; a number. */
+	FROM_REGISTER = 7,
+	FROM_MEMORY = 8,
+	FROM_CONSTANT = 9, /* `offset`, shifted by `arg` */
 };
 
 struct operand {
@@ -38,6 +43,7 @@ enum hook_flag {
 			 trace */
 	HOOK_REPORT = 16, /* its arguments say what has happened: the event is sent at its entry */
 	HOOK_NO_STATUS = 32, /* it returns no error number: a value, or nothing */
+	HOOK_POINT = 64, /* the probe is not on a function's entry, and its operands are anywhere */
 };
 
 /* What serves a row. */

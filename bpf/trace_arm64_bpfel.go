@@ -132,6 +132,7 @@ const (
 	TraceHookFlagHOOK_OFF       TraceHookFlag = 8
 	TraceHookFlagHOOK_REPORT    TraceHookFlag = 16
 	TraceHookFlagHOOK_NO_STATUS TraceHookFlag = 32
+	TraceHookFlagHOOK_POINT     TraceHookFlag = 64
 )
 
 type TraceHookProgram uint32
@@ -201,13 +202,16 @@ type TraceMarkSeen struct {
 type TraceOperandFrom uint32
 
 const (
-	TraceOperandFromFROM_NONE    TraceOperandFrom = 0
-	TraceOperandFromFROM_ARG     TraceOperandFrom = 1
-	TraceOperandFromFROM_ARG32   TraceOperandFrom = 2
-	TraceOperandFromFROM_FIELD   TraceOperandFrom = 3
-	TraceOperandFromFROM_FIELD32 TraceOperandFrom = 4
-	TraceOperandFromFROM_OUT     TraceOperandFrom = 5
-	TraceOperandFromFROM_RETURN  TraceOperandFrom = 6
+	TraceOperandFromFROM_NONE     TraceOperandFrom = 0
+	TraceOperandFromFROM_ARG      TraceOperandFrom = 1
+	TraceOperandFromFROM_ARG32    TraceOperandFrom = 2
+	TraceOperandFromFROM_FIELD    TraceOperandFrom = 3
+	TraceOperandFromFROM_FIELD32  TraceOperandFrom = 4
+	TraceOperandFromFROM_OUT      TraceOperandFrom = 5
+	TraceOperandFromFROM_RETURN   TraceOperandFrom = 6
+	TraceOperandFromFROM_REGISTER TraceOperandFrom = 7
+	TraceOperandFromFROM_MEMORY   TraceOperandFrom = 8
+	TraceOperandFromFROM_CONSTANT TraceOperandFrom = 9
 )
 
 type TraceOperandName uint32
@@ -436,6 +440,7 @@ type TraceThread struct {
 		_   structs.HostLayout
 		Reg [8]uint64
 		Sp  uint64
+		All [34]uint64
 	}
 	FirstSp uint64
 	Context uint64

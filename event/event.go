@@ -93,11 +93,16 @@ const (
 	DeviceXPU  DeviceType = 12
 )
 
-var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", deviceMPS: "mps"}
+var deviceTypeNames = map[DeviceType]string{
+	DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", deviceMPS: "mps", deviceUnplaced: "unknown",
+}
 
 // deviceMPS is the GPU of a Mac. Its allocator does not report to PyTorch's profiler; a library in the process records
 // the calls instead.
 const deviceMPS DeviceType = 13
+
+// deviceUnplaced is the type of memory of which its allocator does not report the device. c10 uses numbers below 22.
+const deviceUnplaced DeviceType = 31
 
 // MPS reports whether the device is the GPU of a Mac.
 func (t DeviceType) MPS() bool { return t == deviceMPS }

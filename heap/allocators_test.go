@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	allocators "github.com/gputrace/gputrace/event/allocator"
 )
 
 // unlisted is an allocator that is in no list: nothing is claimed of it.
@@ -64,4 +65,17 @@ func TestTorchFreesHaveSizes(t *testing.T) {
 	e.Size = event.Unknown
 	apply(h, e)
 	require.EqualValues(t, 1, h.Totals().Ignored)
+}
+
+// TestSamplesClaimNoSegments: a sample represents more than its block, so the driver's memory around it stays counted by itself.
+func TestSamplesClaimNoSegments(t *testing.T) {
+	h := New()
+	sample := otherEvent(event.KindAlloc, 0x100000, 8*mib)
+	sample.Device, sample.Requested = event.Device{Type: event.DeviceCUDA.Of(allocators.OTel)}, 64
+	apply(h, deviceEvent(event.KindAlloc, 0x100000, 4*mib), sample)
+	totals := h.Totals()
+	require.EqualValues(t, 8*mib, totals.Accounts[0].Live.Bytes)
+	require.EqualValues(t, 64, totals.Accounts[0].Live.Requested)
+	require.Zero(t, totals.Drivers[0].Segments)
+	require.EqualValues(t, 4*mib, totals.Drivers[0].Live.Bytes)
 }

@@ -152,7 +152,7 @@ func (h *Heap) allocTorch(a *account, e *event.Event) {
 	site := h.sites.at(e)
 	h.sites.list[site].Alloc.Add(e.Size, e.Requested)
 	h.enterTorch(a, blocks.Block{Addr: e.Addr, Size: e.Size, Requested: e.Requested, Stream: e.Stream, Time: e.Time, Site: site})
-	if len(a.process.unclaimed) > 0 {
+	if len(a.process.unclaimed) > 0 && !a.Device.Allocator().Sampled() { // samples do not account for all of a segment
 		h.markSegments(a.process, e.Addr, e.Addr+e.Size, e.Device)
 	}
 }

@@ -57,6 +57,32 @@ func anyLibrary(p *process.Process, maps []process.Mapping) error {
 	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA, len(files))
 }
 
+// anything is anyLibrary, which also opens the files that have none of the names: any of them can define probes of its own.
+func anything(p *process.Process, maps []process.Mapping) error {
+	err := anyLibrary(p, maps)
+	if err == nil {
+		return nil
+	}
+	files := mapped.NewFiles(p, "", nil, nil)
+	seen := map[mapped.Key]bool{}
+	for i := range maps {
+		m := &maps[i]
+		if !m.Exec || m.Inode == 0 || seen[mapped.KeyOf(m)] {
+			continue
+		}
+		seen[mapped.KeyOf(m)] = true
+		r := mapped.Region{Mapping: *m, File: files.Open(m)}
+		points, _ := kernel.FindPoints(&r, nil)
+		if r.File.Symbols != nil {
+			r.File.Symbols.Close()
+		}
+		if len(points) > 0 {
+			return nil
+		}
+	}
+	return err
+}
+
 // Check returns why there is nothing to trace in a process, or nil. The error wraps ErrNoCUDA, or says that the process
 // cannot be read.
 func Check(p *process.Process) error {
@@ -67,11 +93,15 @@ func Check(p *process.Process) error {
 	if p.OfKernel() {
 		return &process.KernelError{PID: p.PID, Name: p.Name()}
 	}
-	return anyLibrary(p, maps)
+	return anything(p, maps)
 }
 
-// Traceable reports whether a process has mapped a library of the hook table.
-func Traceable(p *process.Process) bool { return Check(p) == nil }
+// Traceable reports whether a process has mapped a library of the hook table, by its name. A process that only defines probes of
+// its own may use no GPU, and is traced if it is asked for.
+func Traceable(p *process.Process) bool {
+	maps, err := p.Maps()
+	return err == nil && !p.OfKernel() && anyLibrary(p, maps) == nil
+}
 
 // Hookable reports whether the name of a file is that of a library of the hook table.
 func Hookable(file string) bool {
@@ -85,7 +115,10 @@ func (t *Target) discover() ([]*kernel.Probe, error) {
 	var unread error // the last file that could not be read
 	for i := range t.regions {
 		r := &t.regions[i]
-		if !Hookable(r.Path) {
+		named := Hookable(r.Path)
+		points, err := kernel.FindPoints(r, nil)
+		t.cannotRead(r.Path, err)
+		if !named && len(points) == 0 {
 			continue
 		}
 		probes := kernel.FindProbes(r, kernel.OpenMapped(t.process, &r.Mapping))
@@ -104,6 +137,18 @@ func (t *Target) discover() ([]*kernel.Probe, error) {
 	default:
 		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.process.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted(empty))
 	}
+}
+
+// cannotRead warns, once for each file, of probes that a file defines in a form that is not known.
+func (t *Target) cannotRead(file string, err error) {
+	if err == nil || t.unread[file] {
+		return
+	}
+	if t.unread == nil {
+		t.unread = map[string]bool{}
+	}
+	t.unread[file] = true
+	t.tracer.warn(fmt.Errorf("not traced: %w", err))
 }
 
 // discoverMarks lists the probes of functions that can begin a step. Their library is large and is searched only once.

@@ -52,15 +52,11 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 		}
 		seen[key] = true
 		s.Programs++
-		i := slices.IndexFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(m.Path) })
-		if i < 0 && m.Path != exe {
-			continue
-		}
 		r := mapped.NewRegion(m, files.Open(&m))
 		regions = append(regions, r)
-		if i >= 0 {
-			s.Files = append(s.Files, surveyFile(hook.Libraries[i], &r))
-		} else if f := r.File.Symbols; f != nil {
+		if l := libraryOf(&r); l != nil {
+			s.Files = append(s.Files, surveyFile(l, &r))
+		} else if f := r.File.Symbols; f != nil && m.Path == exe {
 			if _, ok := f.Find("cudaMalloc"); ok {
 				s.Static = m.Path
 			}
@@ -74,6 +70,19 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 		}
 	}
 	return s, nil
+}
+
+// libraryOf returns the library of the hook table that a file is, by its name or by the probes that it defines; nil: none.
+func libraryOf(r *mapped.Region) *hook.Library {
+	for _, l := range hook.Libraries {
+		if l.Matches(r.Path) {
+			return l
+		}
+	}
+	if points, _ := kernel.FindPoints(r, nil); len(points) > 0 {
+		return points[0].Library
+	}
+	return nil
 }
 
 func surveyFile(l *hook.Library, r *mapped.Region) File {

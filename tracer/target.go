@@ -87,6 +87,7 @@ type Target struct {
 	autograd    autograd
 	marked      *mapped.File    // the library with mark functions
 	marks       []*kernel.Probe // probes in marked
+	unread      map[string]bool // files of whose own probes the arguments cannot be read
 }
 
 // End is the reason why a trace ended.
@@ -198,7 +199,7 @@ func (t *Target) start() error {
 	if err != nil {
 		return err
 	}
-	if err := anyLibrary(t.process, maps); err != nil {
+	if err := anything(t.process, maps); err != nil {
 		return err
 	}
 	t.followMappings(maps)

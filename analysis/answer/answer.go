@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/samples"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -96,6 +97,7 @@ type Answer struct {
 	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	Reserved  uint64 // by PyTorch; event.Unknown
 	Torch     bool   // there is a caching allocator that reports totals
+	Sampled   Sampled
 	Silent    string // an allocator without totals: the figures have what it handed out since the attach; empty: all have totals
 	Between   uint64 // allocators' blocks between steps; 0: not known
 	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
@@ -115,6 +117,21 @@ type Answer struct {
 	Retried *Retried
 	Bounded *Bounded // set if it explains a rise that was not judged; nil: nothing does
 	Garbage *Garbage // set if it is a large part of Total; nil: it is not, or not known
+}
+
+// Sampled is memory in use of allocators that report samples.
+type Sampled struct {
+	Allocator string // of the largest part; empty: none reports samples
+	Samples   uint64 // in use
+	Bytes     uint64 // that they represent: an estimate
+	Aside     bool   // it is in no other figure
+}
+
+func (s *Sampled) add(of *Sampled) {
+	if of.Bytes >= s.Bytes && of.Allocator != "" {
+		s.Allocator = of.Allocator
+	}
+	s.Samples, s.Bytes, s.Aside = s.Samples+of.Samples, s.Bytes+of.Bytes, s.Aside || of.Aside
 }
 
 // Sum is the memory for one purpose.
@@ -232,7 +249,12 @@ func (a *Answer) totals(in *Input) {
 	highest := uint64(0)
 	for i := range in.Now.Snapshot.Accounts {
 		x := &in.Now.Snapshot.Accounts[i]
-		if other := x.Device.Allocator(); !other.Totals() {
+		if other := x.Device.Allocator(); other.Sampled() {
+			a.Sampled.add(&Sampled{other.String(), x.Live.Objects, x.Live.Bytes, samples.Aside(&in.Now.Snapshot.Totals)})
+			if a.Sampled.Aside {
+				continue // its peak is in no sum
+			}
+		} else if !other.Totals() {
 			a.Silent = other.String()
 		} else {
 			if !a.Torch {

@@ -191,6 +191,7 @@ func (a *Answer) add(of *Answer) {
 	a.Events += of.Events
 	a.Total, a.Now, a.Peak, a.Rate = a.Total+of.Total, a.Now+of.Now, a.Peak+of.Peak, a.Rate+of.Rate
 	a.Silent = cmp.Or(a.Silent, of.Silent)
+	a.Sampled.add(&of.Sampled)
 	if of.Torch {
 		if !a.Torch {
 			a.Torch, a.Reserved = true, 0

@@ -221,6 +221,9 @@ func (b *balancer) addAccounts() {
 		if a.PID != b.in.PID {
 			continue
 		}
+		if a.Device.Allocator().Sampled() {
+			continue // estimates, of memory that may be on no device
+		}
 		known := b.hasState(a.Device)
 		d := b.device(a.Device.Physical())
 		if other := a.Device.Allocator(); other != allocator.Torch {

@@ -227,7 +227,7 @@ func (d *detector) removed(b *heap.Block) *site {
 // key returns the amount for which a block counts, and the key of its site.
 func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
-	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] {
+	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] || b.Device.Allocator().Sampled() {
 		f.requested = f.bytes
 	}
 	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.requested)))}

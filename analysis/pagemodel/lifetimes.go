@@ -8,6 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/samples"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -355,6 +356,7 @@ func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
 		l.base = append(l.base, l.number32(Group{
 			Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: key.segment, Origin: b.Origin, Node: node, Own: own, TID: tid,
 			Phase: l.trace.Phase(b.Stack), Category: phases.NoCategory, Class: key.class, Again: again,
+			Aside: b.Device.Allocator().Sampled() && samples.Aside(&l.trace.End().Snapshot.Totals),
 		}))
 	}
 	return l.base[i]

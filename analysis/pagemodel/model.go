@@ -157,10 +157,11 @@ type Group struct {
 	// Again: its allocation was not seen: it is from the allocator state, a free of it failed, or it was counted
 	// elsewhere until then. It does not count as allocated.
 	Again bool
+	Aside bool // as in Site
 }
 
 // Counted is as Site.Counted.
-func (g *Group) Counted() bool { return view.Counted(g.Layer, g.Origin, g.Segment) }
+func (g *Group) Counted() bool { return !g.Aside && view.Counted(g.Layer, g.Origin, g.Segment) }
 
 // Lifetimes is blocks of one group that were allocated, and freed, between the same moments. They were in use at the moments from Alloc
 // on, and no longer at Free: Alloc <= moment < Free. Those with Alloc == Free were in use at no moment.

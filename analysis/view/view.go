@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/samples"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -54,6 +55,7 @@ type Site struct {
 	Own   *event.Frame // the frame of that name; shared; nil without frames
 	// Backward: the memory was allocated by the backward pass, and Own is of the line of the forward pass that it follows.
 	Backward bool
+	Aside    bool       // as samples.Aside, for memory of an allocator that reports samples
 	Parts    []SitePart // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
 }
 
@@ -66,13 +68,14 @@ func New(s *heap.Snapshot, resolve event.Resolve, o *Options) *View {
 	v.classifier = sync.OnceValue(func() *classifier {
 		return v.options.Phases.of(v.Sites, func() *classifier { return newClassifier(s, stacksOf(v.Sites), &v.options) })
 	})
-	caching := map[uint32]bool{}
+	caching, aside := map[uint32]bool{}, samples.Aside(&s.Totals)
 	for i := range s.Accounts {
 		caching[s.Accounts[i].PID] = true
 	}
 	for i := range s.Sites {
 		v.Sites[i] = v.site(&s.Sites[i], resolve)
 		site := &v.Sites[i]
+		site.Aside = aside && site.Device.Allocator().Sampled()
 		// Without reports (caching switched off, cudaMallocAsync) the allocator's calls are all that is known of its memory.
 		if site.Layer == event.LayerDevice && site.Stack != nil && caching[site.PID] && stacks.IsSegment(site.Stack) {
 			site.Segment = true
@@ -120,7 +123,7 @@ func (s *Site) Status() string {
 // Counted says whether the site's memory is counted as GPU memory of this process in its own layer: not pinned host memory,
 // memory of other owners or mere addresses, not a segment, whose blocks are counted instead, and not torch blocks from
 // before the first event, which the account's Before counts.
-func (s *Site) Counted() bool { return Counted(s.Layer, s.Origin, s.Segment) }
+func (s *Site) Counted() bool { return !s.Aside && Counted(s.Layer, s.Origin, s.Segment) }
 
 // Counted is Site.Counted of a site with these properties.
 func Counted(layer event.Layer, origin heap.Origin, segment bool) bool {
@@ -192,15 +195,7 @@ func (s *Site) isPython() bool { return s.Own != nil && s.Own.Kind == event.Fram
 // Total is the GPU memory in use that is accounted for, in bytes: what the caching allocators have handed out, by their own
 // totals where they give them, and device memory that is not theirs.
 func (v *View) Total() uint64 {
-	var total uint64
-	for i := range v.Snapshot.Accounts {
-		a := &v.Snapshot.Accounts[i]
-		if a.Allocated == event.Unknown {
-			total += a.Live.Bytes
-		} else {
-			total += a.Allocated
-		}
-	}
+	total := samples.Allocated(&v.Snapshot.Totals)
 	for _, d := range v.Devices() {
 		total += d.Other.Bytes
 	}

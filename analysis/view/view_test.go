@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	allocators "github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -172,6 +173,23 @@ func TestOrigins(t *testing.T) {
 	require.Equal(t, []string{stacks.BeforeAttach, stacks.LostEvents}, []string{v.Sites[0].Name, v.Sites[1].Name})
 	require.Equal(t, []bool{false, true}, []bool{v.Sites[0].Counted(), v.Sites[1].Counted()})
 	require.Equal(t, []Row{{Name: stacks.LostEvents, Bytes: 60, Blocks: 1, Share: 60.0 / 10000}}, v.ByNative(0).Rows)
+}
+
+// TestAside: estimates from samples are the figures if there are no others, and in no sum beside exact ones.
+func TestAside(t *testing.T) {
+	s := snapshot()
+	exact := New(s, resolve, nil).Total()
+	sampled := site(event.LayerTorch, 7, 0, 2, 4000)
+	sampled.Device.Type = sampled.Device.Type.Of(allocators.OTel)
+	account := heap.Account{PID: 7, Device: sampled.Device, Allocated: event.Unknown, Live: sampled.Inuse}
+	s.Sites, s.Accounts = append(s.Sites, sampled), append(s.Accounts, account)
+	v := New(s, resolve, nil)
+	require.Equal(t, exact, v.Total())
+	require.True(t, v.Sites[0].Counted())
+	require.False(t, v.Sites[len(v.Sites)-1].Counted())
+	alone := New(&heap.Snapshot{Sites: []heap.Site{sampled}, Totals: heap.Totals{Accounts: []heap.Account{account}}}, resolve, nil)
+	require.EqualValues(t, 4000, alone.Total())
+	require.EqualValues(t, 4000, alone.ByNative(0).Bytes)
 }
 
 // TestBackwardSite: a site in the backward pass is one, named by the line of forward that it follows.

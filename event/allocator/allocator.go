@@ -14,6 +14,8 @@ const (
 	Torch Allocator = 0
 	// BFC is the allocator of TensorFlow and of XLA, and so of JAX (tsl::BFCAllocator).
 	BFC Allocator = 1
+	// OTel is any allocator that reports by OpenTelemetry's contract for memory, by samples.
+	OTel Allocator = 2
 )
 
 // facts describes how one allocator differs from the others. The zero value claims nothing.
@@ -21,12 +23,14 @@ type facts struct {
 	title      string // shown to people
 	totals     bool   // its events carry its total of allocated bytes
 	sizedFrees bool   // its frees carry the size of the block
+	sampled    bool   // its events are samples: the size is the bytes that one represents, the requested bytes are its own
 	simulated  bool   // gputrace knows its rules, so other settings can be simulated
 }
 
 var known = map[Allocator]facts{
 	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true},
 	BFC:   {title: "BFC", sizedFrees: true},
+	OTel:  {title: "OpenTelemetry", sampled: true},
 }
 
 // String returns the allocator's name for people: "PyTorch", "BFC".
@@ -42,6 +46,10 @@ func (a Allocator) Totals() bool { return known[a].totals }
 
 // SizedFrees reports whether the allocator's frees carry the size of the block.
 func (a Allocator) SizedFrees() bool { return known[a].sizedFrees }
+
+// Sampled reports whether the allocator's events are samples. The size of each is the number of bytes that it represents, so
+// sums of sizes are estimates; the requested bytes belong to the sampled allocation itself.
+func (a Allocator) Sampled() bool { return known[a].sampled }
 
 // Simulated reports whether gputrace can compute the effect of another allocator setting.
 func (a Allocator) Simulated() bool { return known[a].simulated }

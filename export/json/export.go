@@ -78,6 +78,7 @@ type exportAccount struct {
 	PID          uint32      `json:"pid,omitempty"`
 	Device       string      `json:"device"`
 	Allocator    string      `json:"allocator,omitempty"` // if it is not PyTorch's: "BFC"
+	Sampled      bool        `json:"sampled,omitempty"`   // estimates: the size of a block is the bytes that it represents
 	Allocated    *uint64     `json:"allocated,omitempty"`
 	Reserved     *uint64     `json:"reserved,omitempty"`
 	Live         exportCount `json:"live"`
@@ -228,7 +229,7 @@ func newExportAccount(a *heap.Account) exportAccount {
 		out.PeakTime = &a.PeakTime
 	}
 	if other := a.Device.Allocator(); other != allocator.Torch {
-		out.Allocator = other.String()
+		out.Allocator, out.Sampled = other.String(), other.Sampled()
 	}
 	return out
 }

@@ -470,6 +470,9 @@ func (p *printer) totals() {
 		now += ", of " + p.a.Silent + " since the attach"
 	case p.a.Silent != "":
 		now += " since the attach"
+	case p.a.Sampled.Allocator != "" && !p.a.Sampled.Aside:
+		samples := table.Plural(p.a.Sampled.Samples, "sample")
+		now = fmt.Sprintf("%s about %s, estimated from %s since the attach", name, table.Bytes(p.a.Now), samples)
 	}
 	parts := []string{now}
 	peak := "peak " + table.Bytes(p.a.Peak)
@@ -479,6 +482,10 @@ func (p *printer) totals() {
 	parts = append(parts, peak)
 	if p.a.Torch {
 		parts = append(parts, "reserved "+table.Bytes(p.a.Reserved))
+	}
+	if s := &p.a.Sampled; s.Aside {
+		samples := table.Plural(s.Samples, "sample")
+		parts = append(parts, fmt.Sprintf("beside it %s about %s, estimated from %s", s.Allocator, table.Bytes(s.Bytes), samples))
 	}
 	for i := range p.a.Driver {
 		d := &p.a.Driver[i]

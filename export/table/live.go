@@ -54,7 +54,11 @@ func Allocators(accounts []heap.Account, peak string) string {
 	}
 	seen, silent := Unreported(accounts)
 	for _, a := range silent {
-		out = append(out, fmt.Sprintf("%s %s since attach%s", a, Bytes(seen[a]), peak))
+		about := ""
+		if a.Sampled() {
+			about = "about "
+		}
+		out = append(out, fmt.Sprintf("%s %s%s since attach%s", a, about, Bytes(seen[a]), peak))
 		peak = ""
 	}
 	return strings.Join(out, "  ")

@@ -30,4 +30,7 @@ func TestLiveOfOtherAllocators(t *testing.T) {
 	require.Equal(t, "03:04:05  torch unknown  reserved unknown"+rest, line())
 	require.Equal(t, "allocator totals continuous", Continuity([]heap.Account{torch, other}))
 	require.Equal(t, "BFC reports no totals", Continuity([]heap.Account{other}))
+	other.Device.Type = event.DeviceCUDA.Of(allocator.OTel)
+	require.Equal(t, "03:04:05  OpenTelemetry about 6.0 MiB since attach (peak 7.0 MiB)"+rest, line(other))
+	require.Equal(t, "OpenTelemetry reports samples: sizes are estimates", Continuity([]heap.Account{other}))
 }

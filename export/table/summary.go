@@ -121,6 +121,20 @@ func (in *Input) LostEvents() string {
 	return Plural(n, "event") + " lost"
 }
 
+// silence says what an allocator reports instead of its totals.
+func silence(a allocator.Allocator) string {
+	if a.Sampled() {
+		return a.String() + " reports samples: sizes are estimates"
+	}
+	return reporter(a) + " reports no totals"
+}
+
+// sampledText describes memory of an allocator that reports samples.
+func sampledText(a *heap.Account) string {
+	from := Plural(a.Live.Objects, "sample")
+	return fmt.Sprintf("about %s since attach, estimated from %s of %s", exactText(a.Live.Bytes), from, exactText(a.Live.Requested))
+}
+
 // Continuity says whether every step of the allocators' totals is explained by an event.
 func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
@@ -136,7 +150,7 @@ func Continuity(accounts []heap.Account) string {
 	}
 	switch {
 	case len(silent) > 0 && !reported:
-		return fmt.Sprintf("%s reports no totals", silent[0])
+		return silence(silent[0])
 	case !known:
 		return "allocator totals unknown"
 	case summed:
@@ -247,8 +261,10 @@ func (p *printer) torch(a *heap.Account) {
 		when = "at " + Offset(a.PeakTime, p.in.Begin())
 	}
 	p.field("peak", "%s  %s", exactText(a.Peak), when)
-	if a.Allocated == event.Unknown {
-		p.field("live", "unknown in all; %s since attach (%s reports no totals)", exactText(a.Live.Bytes), reporter(a.Device.Allocator()))
+	if a.Device.Allocator().Sampled() {
+		p.field("live", "%s (%s)", sampledText(a), a.Device.Allocator())
+	} else if a.Allocated == event.Unknown {
+		p.field("live", "unknown in all; %s since attach (%s)", exactText(a.Live.Bytes), silence(a.Device.Allocator()))
 	} else {
 		p.field("live", "%s = %s since attach + %s before%s", exactText(a.Allocated), Bytes(a.Live.Bytes), Bytes(a.Before),
 			lostText(a.Lost))
@@ -465,7 +481,10 @@ func Comments(in Input) []string {
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
-		if other := a.Device.Allocator(); !other.Totals() {
+		if other := a.Device.Allocator(); other.Sampled() {
+			add("pid %d: %s has %s; peak about %s", a.PID, other, sampledText(a), exactText(a.Peak))
+			continue
+		} else if !other.Totals() {
 			add("pid %d %s: %s has %s since attach; it reports no totals; peak %s",
 				a.PID, a.Device, other, exactText(a.Live.Bytes), exactText(a.Peak))
 			continue

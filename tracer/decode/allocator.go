@@ -12,12 +12,14 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // deviceReaders find the device of an allocator object (event.Event.Handle) in the process. Allocators that are not
 // listed pass the device in their calls.
 var deviceReaders = map[allocator.Allocator]func(m process.Memory, object uint64) event.Device{
-	allocator.BFC: bfcDevice,
+	allocator.BFC:  bfcDevice,
+	allocator.OTel: func(process.Memory, uint64) event.Device { return event.Device{Type: hook.Unplaced, Index: -1} },
 }
 
 // ofAllocator sets the device of an event of an allocator other than PyTorch's.

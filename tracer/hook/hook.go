@@ -25,6 +25,9 @@ const (
 	Mark
 	// Report is a function whose arguments describe what an allocator has done. Entry only.
 	Report
+	// Point is a probe that a library defines itself (USDT), at any instruction: its arguments describe what an allocator
+	// has done. Symbol is its name without the provider. Operands are arguments of the probe; its note states where they are.
+	Point
 	// Call is a function that allocates or frees memory, and took effect when it returned 0. Entry and return.
 	Call
 	// SetContext is a call by which a thread chooses the context for its next allocations. No event.
@@ -43,6 +46,8 @@ const None Arg = 7
 type Library struct {
 	Name  string   // for people
 	Globs []string // base names; every mapped file that matches is hooked
+	// Provider is the provider of the probes that the files define themselves. Any file that defines one is hooked, whatever its name.
+	Provider string
 	// Below is the library whose functions this one calls to do its work; nil: no traced one.
 	Below *Library
 }
@@ -59,6 +64,8 @@ var (
 	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
 	// BFC is a library with TensorFlow's or XLA's allocator: TensorFlow, or the plugin by which JAX uses a GPU.
 	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so", "xla_extension.so"}}
+	// OTel is any library that reports its allocations by the probes of OpenTelemetry's contract for memory.
+	OTel = &Library{Name: "OpenTelemetry", Provider: "otel_memory"}
 	// LevelZero is the loader that every user of Intel's driver calls.
 	LevelZero = &Library{Name: "Level Zero", Globs: []string{"libze_loader.so*", "libze_loader-*.so*"}}
 	// Metal and MPS are macOS's, where a library in the process replaces functions; they have no rows.
@@ -67,7 +74,7 @@ var (
 )
 
 // Libraries lists them in the order in which they are shown on Linux, without Autograd, which allocates no memory.
-var Libraries = []*Library{Torch, BFC, Driver, Runtime, HIP, LevelZero}
+var Libraries = []*Library{Torch, BFC, OTel, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is the maximum number of dimensions of a row: MAX_DIMS in bpf/limits.h.
 const MaxDims = 7

@@ -89,6 +89,8 @@ func TestRowsAreValid(t *testing.T) {
 				require.Equal(t, []Arg{None, None, None, None}, []Arg{r.Size, r.Allocated, r.Reserved, r.Device})
 			case Report:
 				checkReport(t, r)
+			case Point:
+				checkPoint(t, r)
 			case Call:
 				checkCall(t, r)
 			case SetContext, SetDevice:
@@ -112,6 +114,17 @@ func checkReport(t *testing.T, r *Row) {
 	for _, o := range append([]Operand{r.Addr, r.Handle, r.Guard}, r.Dims...) {
 		require.NotContains(t, []From{FromOut, FromReturn}, o.From)
 		require.Less(t, o.Arg, uint8(6), "it is read without a look at the stack")
+	}
+}
+
+// checkPoint: operands are numbers of the probe's arguments; the note of each place says where they are.
+func checkPoint(t *testing.T, r *Row) {
+	require.Contains(t, []event.Kind{event.KindAlloc, event.KindFree}, r.Kind)
+	require.NotEmpty(t, r.Library.Provider)
+	require.Equal(t, r.Kind == event.KindAlloc, len(r.Dims) > 0)
+	require.Zero(t, r.Guard, "the rows of a place would have to be joined")
+	for _, o := range append([]Operand{r.Addr}, r.Dims...) {
+		require.Equal(t, FromArg, o.From)
 	}
 }
 

@@ -20,6 +20,12 @@ const (
 	FromOut
 	// FromReturn is the function's return value.
 	FromReturn
+	// FromRegister is a register: its DWARF number is in the low five bits of Arg, the width above them.
+	FromRegister
+	// FromMemory is what is at the address in a register plus Offset, a signed number. Arg is as for FromRegister.
+	FromMemory
+	// FromConstant is Offset, shifted left by Arg bits.
+	FromConstant
 )
 
 // Operand locates one value of a call. Arguments are counted from 0. On x86-64, 0 to 5 are in registers; 6 and up are

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -36,6 +37,7 @@ type Probe struct {
 	other  *Probe // the function's other meaning, if row's guard does not hold; it is not attached itself
 	live   bool   // new calls are part of the trace
 	target uint64 // file offset of the probe
+	count  uint64 // file offset of the counter of tracers that a probe of the library has; 0: none
 	id     process.FileID
 	open   Opener // opens the file
 }
@@ -74,7 +76,7 @@ func FindProbes(r *mapped.Region, open Opener) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
-		if r.File.Symbols == nil || !row.Library.Matches(r.Path) {
+		if r.File.Symbols == nil || row.Program == hook.Point || !row.Library.Matches(r.Path) {
 			continue
 		}
 		for _, sym := range lookup(r.File.Symbols, row) {
@@ -89,7 +91,57 @@ func FindProbes(r *mapped.Region, open Opener) []*Probe {
 			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, Row: row, target: at, id: r.File.ID, open: open})
 		}
 	}
-	return out
+	points, _ := FindPoints(r, open)
+	return append(out, points...)
+}
+
+// FindPoints lists the probes of the hook table that a file defines itself. err names those whose arguments cannot be read.
+func FindPoints(r *mapped.Region, open Opener) (out []*Probe, err error) {
+	if r.File.Symbols == nil {
+		return nil, nil
+	}
+	for i := range hook.Rows {
+		row := &hook.Rows[i]
+		if row.Program != hook.Point {
+			continue
+		}
+		for _, point := range r.File.Symbols.Points(row.Library.Provider) {
+			if point.Name != row.Symbol {
+				continue
+			}
+			p, failed := newPoint(r, row, &point)
+			if failed != nil {
+				err = fmt.Errorf("%s: %w", r.Path, failed)
+				continue
+			}
+			p.open = open
+			out = append(out, p)
+		}
+	}
+	return out, err
+}
+
+func newPoint(r *mapped.Region, row *hook.Row, point *symbolize.Point) (*Probe, error) {
+	operands, err := hook.ParseOperands(point.Args, runtime.GOARCH)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", row.Label(), err)
+	}
+	here, err := row.At(operands)
+	if err != nil {
+		return nil, err
+	}
+	p := &Probe{Library: row.Library, File: r.Path, Symbol: row.Title, Row: &here, id: r.File.ID}
+	var ok bool
+	if p.target, ok = r.File.Symbols.FileOffset(point.Addr); !ok {
+		return nil, fmt.Errorf("%s is at %#x, outside of the file", row.Label(), point.Addr)
+	}
+	if point.Semaphore == 0 {
+		return p, nil
+	}
+	if p.count, ok = r.File.Symbols.FileOffset(point.Semaphore); !ok {
+		return nil, fmt.Errorf("the counter of %s is at %#x, outside of the file", row.Label(), point.Semaphore)
+	}
+	return p, nil
 }
 
 func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
@@ -134,8 +186,11 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 		t.Program = uint8(bpf.TraceHookProgramPROGRAM_TORCH)
 	}
 	t.Flags = 0
-	if r.Program == hook.Report {
+	switch r.Program {
+	case hook.Report:
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REPORT)
+	case hook.Point:
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REPORT | bpf.TraceHookFlagHOOK_POINT)
 	}
 	if r.NoStatus {
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_NO_STATUS)
@@ -375,6 +430,10 @@ func attachMany(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool
 	for _, p := range probes {
 		o.Addresses = append(o.Addresses, p.target)
 		o.Cookies = append(o.Cookies, p.cookie(ret))
+		o.RefCtrOffsets = append(o.RefCtrOffsets, p.count)
+	}
+	if !slices.ContainsFunc(probes, func(p *Probe) bool { return p.count != 0 }) {
+		o.RefCtrOffsets = nil
 	}
 	if ret {
 		return ex.UretprobeMulti(nil, k.objs.Leave, o)
@@ -386,7 +445,7 @@ func attachOne(k *Side, ex *link.Executable, pid int, p *Probe, ret bool) (link.
 	if k.Multi {
 		return attachMany(k, ex, pid, []*Probe{p}, ret)
 	}
-	o := &link.UprobeOptions{Address: p.target, Cookie: p.cookie(ret), PID: pid}
+	o := &link.UprobeOptions{Address: p.target, Cookie: p.cookie(ret), PID: pid, RefCtrOffset: p.count}
 	if ret {
 		return ex.Uretprobe(p.Symbol, k.objs.Leave, o)
 	}
