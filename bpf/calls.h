@@ -176,10 +176,10 @@ static __always_inline u64 resolve(struct arguments *a, struct operand *o)
 {
 	u64 v = UNKNOWN;
 
+	if (o->from == FROM_NONE || o->from == FROM_RETURN || o->from == FROM_RETURNED)
+		return v;
 	if (o->from >= FROM_REGISTER)
 		return resolve_point(a, o);
-	if (o->from == FROM_NONE || o->from == FROM_RETURN)
-		return v;
 	u64 base = argument_or_word(a, o->arg);
 	switch (o->from) {
 	case FROM_ARG32:
@@ -216,6 +216,11 @@ BPF_GLOBAL int read_results(struct hook *k, struct call *c, u64 returned)
 
 		if (o->from == FROM_RETURN)
 			c->value[i] = returned;
+		if (o->from == FROM_RETURNED) {
+			c->value[i] = 0;
+			if (returned && target_read(&c->value[i], 8, returned + o->offset))
+				return -EFAULT;
+		}
 		if (o->from == FROM_OUT && target_read(&c->value[i], 8, c->value[i] + o->offset))
 			return -EFAULT;
 	}

@@ -26,6 +26,7 @@ enum operand_from {
 	FROM_REGISTER = 7,
 	FROM_MEMORY = 8,
 	FROM_CONSTANT = 9, /* `offset`, shifted by `arg` */
+	FROM_RETURNED = 10, /* at return, u64 at `offset` of what the returned value points to */
 };
 
 struct operand {

@@ -212,6 +212,7 @@ const (
 	TraceOperandFromFROM_REGISTER TraceOperandFrom = 7
 	TraceOperandFromFROM_MEMORY   TraceOperandFrom = 8
 	TraceOperandFromFROM_CONSTANT TraceOperandFrom = 9
+	TraceOperandFromFROM_RETURNED TraceOperandFrom = 10
 )
 
 type TraceOperandName uint32

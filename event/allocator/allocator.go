@@ -16,6 +16,8 @@ const (
 	BFC Allocator = 1
 	// OTel is any allocator that reports by OpenTelemetry's contract for memory, by samples.
 	OTel Allocator = 2
+	// CuPy is CuPy's default pool (cupy.cuda.MemoryPool).
+	CuPy Allocator = 3
 )
 
 // facts describes how one allocator differs from the others. The zero value claims nothing.
@@ -30,6 +32,7 @@ type facts struct {
 var known = map[Allocator]facts{
 	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true},
 	BFC:   {title: "BFC", sizedFrees: true},
+	CuPy:  {title: "CuPy"},
 	OTel:  {title: "OpenTelemetry", sampled: true},
 }
 

@@ -303,7 +303,7 @@ func (p *printer) device(d *balance.Device) {
 	if n, known := d.SegmentGap(); known {
 		p.field("segments", "%s by the driver's calls; what the allocator reports differs by %s B", exactText(d.SegmentBytes), signedCount(n))
 	} else if d.Segments.Objects > 0 {
-		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes), Plural(d.Segments.Objects, "allocation"))
+		p.field("segments", "%s in %s since attach, dealt out as blocks", exactText(d.Segments.Bytes), Plural(d.Segments.Objects, "allocation"))
 	}
 	p.deviceLine(d)
 	p.balanceRows(d)

@@ -208,10 +208,14 @@ func wanted(l *hook.Library) string {
 // theirs are; and of the frameworks PyTorch, where no other one is.
 func missing(f *recorder.Found, l *hook.Library) []string {
 	other := func(l *hook.Library) bool { return l == hook.HIP || l == hook.LevelZero }
-	if other(l) || l == hook.BFC || l == hook.OTel {
+	if other(l) || l == hook.BFC || l == hook.CuPy || l == hook.OTel {
 		return nil
 	}
-	if slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return l == hook.Torch && h.Library == hook.BFC || h.Library == hook.OTel }) {
+	framework := func(h recorder.Hook) bool { return h.Library == hook.BFC || h.Library == hook.CuPy }
+	if l == hook.Torch && slices.ContainsFunc(f.Hooks, framework) {
+		return nil
+	}
+	if slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return h.Library == hook.OTel }) {
 		return nil
 	}
 	if l != hook.Torch && slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return other(h.Library) }) {

@@ -45,7 +45,7 @@ const None Arg = 7
 // Library names a group of object files that define the same functions.
 type Library struct {
 	Name  string   // for people
-	Globs []string // base names; every mapped file that matches is hooked
+	Globs []string // base names, or ends of paths; every mapped file that matches is hooked
 	// Provider is the provider of the probes that the files define themselves. Any file that defines one is hooked, whatever its name.
 	Provider string
 	// Below is the library whose functions this one calls to do its work; nil: no traced one.
@@ -64,6 +64,8 @@ var (
 	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
 	// BFC is a library with TensorFlow's or XLA's allocator: TensorFlow, or the plugin by which JAX uses a GPU.
 	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so", "xla_extension.so"}}
+	// CuPy is the module of CuPy that has its memory pool.
+	CuPy = &Library{Name: "CuPy pool", Globs: []string{"cupy/cuda/memory.*.so"}}
 	// OTel is any library that reports its allocations by the probes of OpenTelemetry's contract for memory.
 	OTel = &Library{Name: "OpenTelemetry", Provider: "otel_memory"}
 	// LevelZero is the loader that every user of Intel's driver calls.
@@ -74,16 +76,20 @@ var (
 )
 
 // Libraries lists them in the order in which they are shown on Linux, without Autograd, which allocates no memory.
-var Libraries = []*Library{Torch, BFC, OTel, Driver, Runtime, HIP, LevelZero}
+var Libraries = []*Library{Torch, BFC, CuPy, OTel, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is the maximum number of dimensions of a row: MAX_DIMS in bpf/limits.h.
 const MaxDims = 7
 
 // Matches reports whether a mapped file belongs to the library.
 func (l *Library) Matches(file string) bool {
-	base := path.Base(file)
 	for _, g := range l.Globs {
-		if ok, _ := path.Match(g, base); ok {
+		end := file
+		for at, more := len(file), strings.Count(g, "/"); at >= 0 && more >= 0; more-- {
+			at = strings.LastIndexByte(file[:at], '/')
+			end = file[at+1:]
+		}
+		if ok, _ := path.Match(g, end); ok {
 			return true
 		}
 	}
@@ -106,6 +112,7 @@ type Row struct {
 	Library *Library
 	Symbol  string // as in the symbol table
 	Title   string // shown to people, if Symbol is mangled
+	Copies  bool   // with Prefix: every function with such a name is traced, not only the first
 	Prefix  bool   // Symbol is a prefix of a mangled name whose rest, the argument types, differs between versions
 	Suffix  string // with Prefix: how the name must end; empty: any
 	Program Program
@@ -178,7 +185,7 @@ func (r *Row) Name() string {
 	if r.Program == Mark {
 		return r.Title
 	}
-	if !r.Paired() {
+	if !r.Paired() || r.Layer == event.LayerTorch {
 		return ""
 	}
 	name := r.Symbol

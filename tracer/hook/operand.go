@@ -26,6 +26,8 @@ const (
 	FromMemory
 	// FromConstant is Offset, shifted left by Arg bits.
 	FromConstant
+	// FromReturned is the u64 at Offset of the structure that the returned value points to; 0 if that is 0.
+	FromReturned
 )
 
 // Operand locates one value of a call. Arguments are counted from 0. On x86-64, 0 to 5 are in registers; 6 and up are
@@ -45,6 +47,7 @@ func field32(n uint8, offset uint16) Operand {
 }
 func out(n uint8) Operand                     { return Operand{From: FromOut, Arg: n} }
 func outField(n uint8, offset uint16) Operand { return Operand{From: FromOut, Arg: n, Offset: offset} }
+func returned(offset uint16) Operand          { return Operand{From: FromReturned, Offset: offset} }
 
 // stack returns word n of the arguments on the stack.
 func stack(n uint8) Operand { return arg(6 + n) }

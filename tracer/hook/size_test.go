@@ -63,6 +63,10 @@ func TestEventSize(t *testing.T) {
 		{"cudaMallocMipmappedArray", []uint64{8, 0, 0, 4, 4, 0, 2}, 20},
 		{"cuMemCreate", []uint64{2 << 20, 1}, 2 << 20},
 		{"cuIpcOpenMemHandle_v2", nil, event.Unknown},
+		{cupyTake, []uint64{1, 1}, 512},
+		{cupyTake, []uint64{1024, 1024}, 1024},
+		{cupyTake, []uint64{1025, 1025}, 1536},
+		{cupyTake, []uint64{event.Unknown, event.Unknown}, event.Unknown},
 	} {
 		r := rowNamed(t, c.symbol)
 		require.Len(t, c.dims, len(r.Dims), c.symbol)

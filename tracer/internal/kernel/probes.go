@@ -155,12 +155,13 @@ func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
 		}
 		return nil
 	}
+	var out []symbolize.Symbol
 	for _, sym := range f.FindPrefix(row.Symbol) {
-		if row.MatchesName(sym.Name) {
-			return []symbolize.Symbol{sym}
+		if row.MatchesName(sym.Name) && (row.Copies || len(out) == 0) {
+			out = append(out, sym)
 		}
 	}
-	return nil
+	return out
 }
 
 // kindOf returns the kernel's kind for a row; calls that make no event have their own kinds.
