@@ -1,6 +1,7 @@
-// An allocator that reports by OpenTelemetry's contract for memory: probes otel_memory:alloc(address, bytes, weight) and
-// otel_memory:free(address), guarded by counters of tracers. Each probe is an instruction that does nothing, and a note in the section
-// .note.stapsdt: the addresses of the instruction, of the section's base and of the counter, then provider, name and operands.
+// An allocator that reports by OpenTelemetry's contract for memory: probes otel_memory:alloc(address, bytes, weight)
+// and otel_memory:free(address), guarded by counters of tracers. Each probe is an instruction that does nothing, and a
+// note in the section .note.stapsdt: the addresses of the instruction, of the section's base and of the counter, then
+// provider, name and operands.
 #include "sampled.h"
 #include <stdlib.h>
 
@@ -9,16 +10,16 @@ asm(".pushsection .stapsdt.base,\"a\"\n"
     "notes_made_for: .byte 0\n"
     ".popsection");
 
-#define PROBE(name, operands, ...)                                                            \
-    asm volatile("1: nop\n"                                                                   \
-                 ".pushsection .note.stapsdt,\"\",\"note\"\n"                                 \
-                 ".balign 4\n"                                                                \
-                 ".4byte 3f-2f, 5f-4f, 3\n"                                                   \
-                 "2: .asciz \"stapsdt\"\n"                                                    \
-                 "3: .balign 4\n"                                                             \
-                 "4: .8byte 1b, notes_made_for, tracers_of_" name "\n"                        \
-                 ".asciz \"otel_memory\", \"" name "\", \"" operands "\"\n"                   \
-                 "5: .balign 4\n"                                                             \
+#define PROBE(name, operands, ...)                                                                                     \
+    asm volatile("1: nop\n"                                                                                            \
+                 ".pushsection .note.stapsdt,\"\",\"note\"\n"                                                          \
+                 ".balign 4\n"                                                                                         \
+                 ".4byte 3f-2f, 5f-4f, 3\n"                                                                            \
+                 "2: .asciz \"stapsdt\"\n"                                                                             \
+                 "3: .balign 4\n"                                                                                      \
+                 "4: .8byte 1b, notes_made_for, tracers_of_" name "\n"                                                 \
+                 ".asciz \"otel_memory\", \"" name "\", \"" operands "\"\n"                                            \
+                 "5: .balign 4\n"                                                                                      \
                  ".popsection" ::__VA_ARGS__)
 
 // The kernel counts the tracers here.

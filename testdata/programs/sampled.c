@@ -16,7 +16,8 @@ static __attribute__((noinline)) void *take(uint64_t seed) {
 int main(int argc, char **argv) {
     const char *go = 0, *hold = 0;
     int interval = 0;
-    const struct option options[] = {{"--go", .text = &go}, {"--hold", .text = &hold}, {"--interval", .number = &interval}, {0}};
+    const struct option options[] = {
+        {"--go", .text = &go}, {"--hold", .text = &hold}, {"--interval", .number = &interval}, {0}};
     void *held[slots] = {0};
     uint64_t seed = 1;
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <stddef.h>
 
-struct sampled_counts { // of its samples, by its own account
+struct sampled_counts {         // of its samples, by its own account
     size_t live, bytes, weight; // in use: number, their bytes, and the bytes that they represent
     size_t all;                 // the bytes that all samples represented, since the first one that was fired
 };
