@@ -452,8 +452,8 @@ static __always_inline bool read_call(struct hit *h, struct thread *th, struct c
 	struct arguments *a = &th->args;
 	u64 sp = PROBE_SP(h->ctx);
 
-	barrier_var(
-		sp); /* or it is read below by an address in the context: the verifier refuses that */
+	/* Or it is read below by an address in the context, which the verifier refuses. */
+	barrier_var(sp);
 	a->sp = sp;
 	register_arguments(h->ctx, a->reg);
 	if (h->hook->flags & HOOK_POINT)
