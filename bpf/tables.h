@@ -21,7 +21,7 @@ enum operand_from {
 	FROM_FIELD32 = 4, /* the same, u32 */
 	FROM_OUT = 5,	  /* at return, u64 at `offset` of what the argument points to */
 	FROM_RETURN = 6,  /* at return, what the call returned */
-	/* Of a probe that the library has itself: a register by its DWARF number, in the low bits
+	/* In a probe of the library itself: a register by its DWARF number, in the low bits
 	   of `arg`, with the width above; what is `offset` (signed) from there; a number. */
 	FROM_REGISTER = 7,
 	FROM_MEMORY = 8,

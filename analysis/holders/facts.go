@@ -143,7 +143,7 @@ func (c *bounded) grows(held uint64) bool {
 		sum, most = sum+bytes, max(most, bytes)
 	}
 	n := uint64(len(c.elements))
-	return n > 1 && fewElements*held >= c.length && most*n <= muchElement*sum
+	return held > 1 && fewElements*held >= c.length && most*n <= muchElement*sum
 }
 
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.

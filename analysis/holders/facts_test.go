@@ -92,6 +92,26 @@ func TestFacts(t *testing.T) {
 	}
 }
 
+// TestFactsOfOneElement: a name with one element of a bounded container has its bound if other names have the others, so that the names
+// agree on it.
+func TestFactsOfOneElement(t *testing.T) {
+	var blocks []scan.Block
+	for i := range 6 {
+		field := "next_obs"
+		if i == 0 {
+			field = "obs"
+		}
+		items, element := attribute("items"), index(int64(i))
+		items.Addr, items.Length, items.Most, element.Addr = 0x1000, 6, 100, uint64(0x2000+16*i)
+		b := held(1, scan.CategoryTensor, route(mainModule(), items, element, attribute(field)))
+		b.Size = 512
+		blocks = append(blocks, b)
+	}
+	for name, f := range New(&scan.Report{Blocks: blocks}).Facts() {
+		require.Equal(t, figures.HolderFacts{Length: 6, Most: 100, Each: 512}, f, name)
+	}
+}
+
 // TestFactsOfTwoNames: a container to which two paths lead has a bound by each of them, though each has less than half of the elements.
 func TestFactsOfTwoNames(t *testing.T) {
 	var blocks []scan.Block

@@ -10,6 +10,7 @@ import "github.com/gputrace/gputrace/cpython"
 const (
 	objectType       = cpython.ObjectType
 	objectSize       = cpython.ObjectSize
+	bytesData        = 0x20 // PyBytesObject.ob_sval
 	typeItemSize     = 0x28 // PyTypeObject.tp_itemsize
 	typeWeakOffset   = 0xd0 // tp_weaklistoffset
 	typeGetSet       = 0xf8 // tp_getset

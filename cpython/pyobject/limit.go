@@ -47,6 +47,13 @@ type limitFunction struct {
 	texts   []string // of the names
 	globals uint64   // the dictionary of its module
 	removes bool     // it uses a remover
+	lengths []bool   // by name: it calls len() of what has the name, an attribute of its first argument or a global variable
+}
+
+// measures reports whether it calls len() of something by its name.
+func (f *limitFunction) measures(name string) bool {
+	i := slices.Index(f.texts, name)
+	return i >= 0 && f.lengths[i]
 }
 
 // NewLimits reads classes and modules from an image.
@@ -55,7 +62,7 @@ func (h *Heap) NewLimits(img Image) *Limits {
 }
 
 // Find returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
-// the number up to which the functions there let it grow. Such a function asks for len(), names the container, and names a number above
+// the number up to which the functions there let it grow. Such a function asks for len() of the container, and names a number above
 // its length by a word for a limit or in capitals: an attribute of the object or of its class, or a global variable. A number that is
 // called otherwise can be a counter, and a growing list would be taken for one that fills.
 //
@@ -119,6 +126,8 @@ func (l *Limits) scope(at uint64) *limitScope {
 	s = &limitScope{}
 	l.scopes[at] = s
 	all := l.heap.Namespace(l.image, at)
+	t := l.heap.TypeOf(l.image, at)
+	module := t != nil && t.kind == kindModule
 	seen := 0
 	for _, r := range all {
 		if t := l.heap.TypeOf(l.image, r.Target); t == nil || t.kind != kindFunction {
@@ -134,6 +143,7 @@ func (l *Limits) scope(at uint64) *limitScope {
 		}
 		if slices.Contains(f.texts, "len") {
 			f.removes = slices.ContainsFunc(f.texts, func(n string) bool { return slices.Contains(removers, n) })
+			f.lengths = l.heap.lengthsIn(l.image, r.Target, f.texts, module)
 			s.functions = append(s.functions, f)
 		}
 	}
@@ -162,14 +172,14 @@ type limitSearch struct {
 	container uint64
 	length    uint64
 	values    []Ref           // attributes of the object, its class and the module; the first of a name counts
-	functions []limitFunction // that name the container
+	functions []limitFunction // that ask for the container's length
 }
 
-// add takes the functions of a class or module that name the container.
+// add takes the functions of a class or module that ask for the container's length.
 func (s *limitSearch) add(at uint64, name string) {
 	scope := s.scope(at)
 	for _, f := range scope.functions {
-		if slices.Contains(f.texts, name) {
+		if f.measures(name) {
 			s.functions = append(s.functions, f)
 		}
 	}
@@ -196,11 +206,12 @@ func (s *limitSearch) best() uint64 {
 	return found[0]
 }
 
-// isLongest reports whether no other container that a function names, and that has not grown beyond a limit, is longer: of a cache and
-// of an index of it by user, the limit is of the cache. A cache and the order of its keys have the same length, but for what is under way.
+// isLongest reports whether no other container of which a function asks for the length, and that has not grown beyond a limit, is longer.
+// A cache and the order of its keys have the same length, but for what is under way.
 func (s *limitSearch) isLongest(f *limitFunction, limit uint64) bool {
 	for _, r := range s.values {
-		if r.Target == s.container || !slices.Contains(f.names, r.Aux) {
+		i := slices.Index(f.names, r.Aux)
+		if r.Target == s.container || i < 0 || !f.lengths[i] {
 			continue
 		}
 		if n, ok := s.Limits.length(r.Target); ok && n <= limit+1 && n > s.length+1 {
@@ -246,6 +257,93 @@ func (s *limitSearch) above(object uint64) uint64 {
 		return 0
 	}
 	return uint64(v)
+}
+
+// lengthsIn finds the names of which a function calls len(), in its bytecode: of attributes of its first argument, or of global variables.
+//
+//	LOAD_GLOBAL len   LOAD_FAST 0   LOAD_ATTR name   CALL 1
+//	LOAD_GLOBAL len   LOAD_GLOBAL name   CALL 1
+//
+// An instruction is two bytes, the second of which is its argument: the index of the name in co_names, shifted by one for LOAD_GLOBAL from
+// 3.11 and for LOAD_ATTR from 3.12 on. From 3.11 on, inline caches follow some instructions (Lib/opcode.py, Lib/_opcode_metadata.py). What
+// the instructions are is not looked at, since those are replaced by specialised ones: arguments at these distances are enough.
+func (h *Heap) lengthsIn(img Image, function uint64, names []string, global bool) []bool {
+	out := make([]bool, len(names))
+	called := slices.Index(names, "len")
+	f := formOf(h.Version.Minor)
+	code := h.bytecode(img, img.Word(function+uint64(h.objects.functionCode)))
+	argument := func(unit int) int {
+		if 2*unit+1 >= len(code) {
+			return -1
+		}
+		return int(code[2*unit+1])
+	}
+	for unit := range len(code) / 2 {
+		if argument(unit) != called<<f.globalShift|f.null {
+			continue
+		}
+		at := unit + 1 + f.globalCaches
+		call, shift := at+1+f.globalCaches, f.globalShift
+		if !global {
+			if argument(at) != 0 {
+				continue
+			}
+			at++
+			call, shift = at+1+f.attributeCaches, f.attributeShift
+		}
+		named := argument(at)
+		i := named >> shift
+		local := global && h.Version.Minor <= 10 && code[2*min(at, len(code)/2-1)] != loadGlobal
+		if named >= 0 && named == i<<shift && i < len(names) && i != called && argument(call) == 1 && !local {
+			out[i] = true
+		}
+	}
+	return out
+}
+
+// loadGlobal is the instruction LOAD_GLOBAL up to 3.10, which has no specialised forms.
+const loadGlobal = 116
+
+// instructionForm is how the instructions of a version are encoded that call len() of something.
+type instructionForm struct {
+	globalCaches, attributeCaches int // units after LOAD_GLOBAL and LOAD_ATTR
+	globalShift, attributeShift   int // of the index of a name
+	null                          int // what LOAD_GLOBAL of a function to call adds
+}
+
+func formOf(minor int) instructionForm {
+	switch {
+	case minor <= 10:
+		return instructionForm{}
+	case minor == 11:
+		return instructionForm{globalCaches: 5, attributeCaches: 4, globalShift: 1, null: 1}
+	}
+	return instructionForm{globalCaches: 4, attributeCaches: 9, globalShift: 1, attributeShift: 1, null: 1}
+}
+
+// maxCode bounds the bytecode of a function that is looked at, bytes.
+const maxCode = 1 << 16
+
+// bytecode reads the instructions of a code object: from 3.11 on they are behind its fields (co_code_adaptive), before in co_code.
+func (h *Heap) bytecode(img Image, code uint64) []byte {
+	t := h.TypeOf(img, code)
+	if t == nil || t.Name != "code" {
+		return nil
+	}
+	at, n := code+t.Size, 2*h.word(img, code, objectSize)
+	if h.Version.Minor <= 10 {
+		at, n = 0, 0
+		for _, m := range t.members {
+			if cText(img, m.name) == "co_code" {
+				object := img.Word(code + m.offset)
+				at, n = object+h.objects.shift()+bytesData, h.word(img, object, objectSize)
+			}
+		}
+	}
+	if at == 0 || n > maxCode {
+		return nil
+	}
+	return img.View(at, int(n))
 }
 
 // codeNames lists the names that a function uses, but for its local variables (co_names).

@@ -68,10 +68,23 @@ class Indexed:
         self.users[user].append(key)
         self.entries[key] = key
         while len(self.entries) > self.capacity: self.entries.popitem()
+class Queued:
+    def __init__(self):
+        self.queue, self.max_queue, self.history, self.rest = [0] * 5, 2000, [0] * 40, {n: n for n in range(5)}
+    def push(self, x):
+        self.history.append(x)
+        if len(self.queue) >= self.max_queue: self.queue.pop()
+        self.rest[x] = x
 class Ordered(Indexed):
     def evict(self):
         if len(self.order) >= self.capacity: del self.entries[self.order.pop(0)]
-cache, ring, few, indexed, ordered = Cache(), [0] * 40, [0] * 40, Indexed(), Ordered()
+cache, ring, few, indexed, ordered, queued = Cache(), [0] * 40, [0] * 40, Indexed(), Ordered(), Queued()
+cache.put(1), indexed.users["u"].clear(), queued.push(1)
+history = []
+def note(x):
+    history.append(x)
+    if len(x) > KEPT: x.pop()
+note([1])
 def push(x):
     if len(ring) >= KEPT: ring.pop(0)
     ring.append(x)
@@ -81,7 +94,8 @@ def push_few(x):
 main = sys.modules["__main__"]
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
     [indexed, indexed.users, "users", 2, 0], [ordered, ordered.order, "order", 39, 40],
-    [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
+    [queued, queued.queue, "queue", 5, 2000], [queued, queued.history, "history", 41, 0], [queued, queued.rest, "rest", 6, 0],
+    [main, history, "history", 1, 0], [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
     [cache, cache.losses, "losses", 40, 0], [cache, cache.open, "open", 40, 0], [main, held, "held", 0, 0]]
 print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
     "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
@@ -264,7 +278,7 @@ func (s *saidLimit) UnmarshalJSON(b []byte) error {
 // checkLimits reads the limits that the functions of a class or module keep containers within.
 func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	t.Helper()
-	require.Len(t, s.Limits, 10)
+	require.Len(t, s.Limits, 14)
 	limits := h.NewLimits(img)
 	for _, l := range s.Limits {
 		length, most, ok := limits.Find(l.owner, l.container, l.name)

@@ -34,7 +34,7 @@ type Event struct {
 	Reserved *int64 `parquet:"reserved,optional"` // by the allocator
 }
 
-// EachEvent calls do with every event of a selection's range, in their order. MinSize leaves out those of smaller memory. The row is
+// EachEvent calls do with every event of a selection's range, in their order. MinSize leaves out events of smaller memory. The row is
 // valid during the call only.
 func (t *Table) EachEvent(s view.Selection, do func(*Event) error) error {
 	t.stacks = map[event.StackID]*named{}
