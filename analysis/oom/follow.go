@@ -240,6 +240,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	c.nameLeftover(&c.Loaded)
 	c.moreLoaded()
 	f.setAttempt(c, h)
+	c.input = f.lastInput(c, h)
 	f.setGrown(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
 		c.Flushed = f.flushed[f.done] - reserved

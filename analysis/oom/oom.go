@@ -134,6 +134,7 @@ type Case struct {
 
 	// served: the line got as much before the first step, as in a first evaluation.
 	served bool
+	input  broughtInput
 	info   memoryInfo // of the driver, just before the failure was reported
 
 	Top        []Holding // live blocks by line, holder and category, largest first

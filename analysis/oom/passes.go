@@ -4,6 +4,7 @@ package oom
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -68,15 +69,21 @@ func (f *follower) setPasses(c *Case, h *heap.Heap) {
 	}
 	var passes []uint64
 	var sum uint64
-	site := ""
+	site, stacks, under := "", map[event.StackID]bool{}, map[event.StackID]bool{} // of the passes that are over, and of the last
 	for i := range all {
 		switch b := &all[i]; {
 		case b.phase == phases.Input && b.Stack == most:
 			passes, site = append(passes, 0), f.in.Trace.SiteName(&b.Block)
+			maps.Copy(stacks, under)
+			clear(under)
 		case len(passes) > 0 && b.phase == phases.Forward:
 			passes[len(passes)-1] += b.Size
 			sum += b.Size
+			under[b.Stack] = true
 		}
+	}
+	if len(stacks) < graphPlaces { // only the results are kept
+		return
 	}
 	sorted := slices.Sorted(slices.Values(passes))
 	median := sorted[len(sorted)/2]
@@ -94,26 +101,51 @@ type Attempt struct {
 	Leftover
 }
 
-// setAttempt finds what is still in use of the last attempt that was refused something. That it was given up shows in its input, which was
-// brought to the device again: a pass that goes on with less than it asked for needs what it has.
+// broughtInput is the input that was brought last in a step: several blocks, if nothing else that is in use was allocated between them.
+type broughtInput struct {
+	last heap.BlockKey
+	from uint64 // time of the first block, CLOCK_BOOTTIME nanoseconds; 0: there is none
+}
+
+// lastInput returns the input that was brought last in the step of a case.
+func (f *follower) lastInput(c *Case, h *heap.Heap) (in broughtInput) {
+	from, _, ok := f.in.Steps.Span(c.Step)
+	if !ok || c.Step == 0 {
+		return in
+	}
+	for _, b := range slices.Backward(f.blocksSince(c, h, from)) {
+		switch {
+		case b.phase == phases.Input && in.from == 0:
+			in.last, in.from = b.Key(), b.Time
+		case b.phase == phases.Input:
+			in.from = b.Time
+		case in.from != 0:
+			return in
+		}
+	}
+	return in
+}
+
+// setAttempt finds what is still in use of the last attempt that was refused something: what came from its input on, if that is still in
+// use too. That the attempt was given up shows in the line of the input, which has brought another one since: a pass that goes on with less
+// than it asked for needs what it has.
 func (f *follower) setAttempt(c *Case, h *heap.Heap) {
 	for i := range slices.Backward(f.cases[:f.done]) {
 		p := &f.cases[i]
-		from, _, ok := f.in.Steps.Span(p.Step)
-		if !ok || p.Step == 0 || p.PID != c.PID || p.Device != c.Device || !p.Reported {
+		if p.PID != c.PID || p.Device != c.Device || !p.Reported {
 			continue
 		}
-		all := f.blocksSince(c, h, from)
-		later := slices.IndexFunc(all, func(b stepBlock) bool { return b.Time > p.Time })
-		if later <= 0 {
+		if p.input.from == 0 {
 			return
 		}
-		input := slices.IndexFunc(all[:later], func(b stepBlock) bool { return b.phase == phases.Input })
-		if input < 0 || !slices.ContainsFunc(all[later:], func(b stepBlock) bool { return f.isSameLine(&b, &all[input]) }) {
+		all := f.blocksSince(c, h, p.input.from)
+		later := slices.IndexFunc(all, func(b stepBlock) bool { return b.Time > p.Time })
+		input := slices.IndexFunc(all, func(b stepBlock) bool { return b.Key() == p.input.last })
+		if later <= 0 || input < 0 || !slices.ContainsFunc(all[later:], func(b stepBlock) bool { return f.isSameLine(&b, &all[input]) }) {
 			return
 		}
 		var left []heap.Block
-		for _, b := range all[input:later] {
+		for _, b := range all[:later] {
 			if b.phase == phases.Input || isPass(b.phase) && !isLasting[b.category] {
 				left = append(left, b.Block)
 			}

@@ -3,6 +3,7 @@
 package oom
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,7 @@ func TestPasses(t *testing.T) {
 		"each is kept":     {[]string{"i", "f", "f", "i", "f", "f", "i", "f", "f", "i", "f"}, 4},
 		"inputs at first":  {[]string{"i", "i", "i", "i", "f", "f", "f", "f"}, 0},
 		"two":              {[]string{"i", "f", "f", "i", "f"}, 0},
+		"only results":     {[]string{"i", "r", "i", "r", "i", "r", "i", "r", "f", "f"}, 0},
 		"one keeps little": {[]string{"i", "f", "f", "i", "i", "f", "f", "i", "f"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +42,8 @@ func TestPasses(t *testing.T) {
 			p.segment(0, 60*mib)
 			p.goodSteps(4, mib)
 			for n, kind := range tt.inputs {
-				p.block(map[string]string{"i": copied, "f": eventtest.Forward}[kind], uint64(n)*2*mib, mib, 0)
+				forward := strings.Replace(eventtest.Forward, "net.py:7", "net.py:"+string(rune('6'+n%3)), 1)
+				p.block(map[string]string{"i": copied, "r": eventtest.Forward, "f": forward}[kind], uint64(n)*2*mib, mib, 0)
 			}
 			p.failIn(eventtest.Forward, 16*mib)
 			c := &p.find(t, Input{}).Cases[0]
@@ -61,8 +64,12 @@ func TestAttempt(t *testing.T) {
 	}{
 		"begun again":                   {func(p *program) { p.block(copied, 30*mib, mib, 0) }, 5 * mib},
 		"begun again, and a part freed": {func(p *program) { p.free(4*mib, 4*mib); p.block(copied, 30*mib, mib, 0) }, mib},
-		"goes on with less":             {func(p *program) { p.block(eventtest.Forward, 30*mib, 2*mib, 0) }, 0},
-		"nothing in between":            {func(*program) {}, 0},
+		"given up and dropped": {func(p *program) {
+			p.free(0, mib)
+			p.block(copied, 30*mib, mib, 0)
+		}, 0},
+		"goes on with less":  {func(p *program) { p.block(eventtest.Forward, 30*mib, 2*mib, 0) }, 0},
+		"nothing in between": {func(*program) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram()

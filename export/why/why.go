@@ -104,8 +104,8 @@ func attemptText(c *oom.Case) string {
 		return fmt.Sprintf("%s: %s keeps its exception, whose traceback keeps the variables of its frames: keep str(error)", text,
 			line(varpath.Readable(holder)))
 	}
-	return text + ". An exception keeps the variables of its frames: leave the except block before the next attempt, " +
-		"and keep only str(error)"
+	return text + ". If its exception is kept, that keeps the variables of its frames: keep only str(error), " +
+		"and leave the except block before the next attempt"
 }
 
 // loadedText describes what was loaded to the device beside parameters of the same sizes. Whether it was copied into
@@ -492,7 +492,7 @@ func withinText(c *oom.Case) (text string) {
 	}
 	if p := &c.Passes; p.Count > 0 {
 		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. "+
-			"If each has a loss, call backward() for each: a sum of losses keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
+			"Where their losses do not depend on each other, call backward() for each: a sum keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
 	}
 	if s := &c.Spread; s.Places > 0 {
 		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,

@@ -60,10 +60,10 @@ func TestText(t *testing.T) {
 			c.Attempt.Holder, c.Attempt.Count = "tuner.tried['b'].__traceback__.tb_frame", heap.Count{Bytes: 9 * oomGiB}
 			c.Attempt.Time, c.Attempt.Requested = 3e9, 4*oomGiB
 		},
-		"was refused. An exception keeps the variables of its frames: leave the except block before the next attempt, and keep only str(error)": func(c *oom.Case) {
+		"was refused. If its exception is kept, that keeps the variables of its frames: keep only str(error), and leave the except block before the next attempt": func(c *oom.Case) {
 			c.Time, c.Attempt = 5e9, oom.Attempt{Time: 3e9, Leftover: oom.Leftover{Holder: view.NoHolder, Count: heap.Count{Bytes: 9 * oomGiB}}}
 		},
-		"Within this step the activations of 14 inputs that train.py:5 batch brought are in use, about 1.0 GiB of each. If each has a loss, call backward() for each: a sum of losses keeps them all": func(c *oom.Case) {
+		"Within this step the activations of 14 inputs that train.py:5 batch brought are in use, about 1.0 GiB of each. Where their losses do not depend on each other, call backward() for each: a sum keeps them all": func(c *oom.Case) {
 			c.Passes = oom.Passes{Site: "train.py:5 batch", Count: 14, Each: oomGiB}
 		},
 		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
