@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -253,6 +254,9 @@ func (s *store) giveBack(part dataset.Part, w *waiting) {
 	s.waiting[part] = w
 }
 
+// abandoned is the age from which an unfinished file is of an agent that was killed while it wrote it.
+const abandoned = time.Hour
+
 // open opens the dataset, and finds the files of this node in it that an agent wrote before.
 func (s *store) open() error {
 	if s.dataset != nil {
@@ -262,7 +266,9 @@ func (s *store) open() error {
 	if err != nil {
 		return err
 	}
-	prefix := nodeName + safe(s.node) + "-"
+	own := regexp.MustCompile("^" + regexp.QuoteMeta(nodeName+safe(s.node)) + `-\d{8}T\d{6}\.\d{6}Z\.parquet$`)
+	tmp := regexp.MustCompile("^\\." + regexp.QuoteMeta(nodeName+safe(s.node)) + `-\d{8}T\d{6}\.\d{6}Z\.parquet\.\d+\.\d+\.tmp$`)
+	s.files = nil
 	for _, table := range []string{dataset.Moments, dataset.Lines} {
 		err = filepath.WalkDir(filepath.Join(s.config.Dir, table), func(path string, e fs.DirEntry, err error) error {
 			switch {
@@ -270,12 +276,15 @@ func (s *store) open() error {
 				return nil
 			case err != nil:
 				return err
-			case !strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), prefix) || !e.Type().IsRegular():
+			case !e.Type().IsRegular():
 				return nil
-			case strings.HasPrefix(e.Name(), "."): // an agent was killed while it wrote it
-				return os.Remove(path)
 			}
-			if info, err := e.Info(); err == nil {
+			info, err := e.Info()
+			switch {
+			case err != nil: // it has just been removed
+			case tmp.MatchString(e.Name()) && time.Since(info.ModTime()) > abandoned:
+				return os.Remove(path)
+			case own.MatchString(e.Name()):
 				s.files = append(s.files, storedFile{path, max(info.Size(), block), info.ModTime()})
 			}
 			return nil

@@ -154,14 +154,22 @@ func TestStoreBounds(t *testing.T) {
 	require.NoError(t, s.flush())
 	other := filepath.Join(dir, dataset.Lines, "job=j", "day=2026-01-01", "rank=1", "agent-node-2-x.parquet")
 	require.NoError(t, os.WriteFile(other, nil, 0o644))
-	left := filepath.Join(filepath.Dir(other), ".agent-node_1-x.parquet.7.7.tmp")
-	require.NoError(t, os.WriteFile(left, nil, 0o644))
+	const name = "-20260101T000000.000000Z.parquet"
+	longer := filepath.Join(filepath.Dir(other), "agent-node_1-2"+name) // of a node whose name begins with this one's
+	left := filepath.Join(filepath.Dir(other), ".agent-node_1"+name+".7.7.tmp")
+	young := filepath.Join(filepath.Dir(other), ".agent-node_1"+name+".8.8.tmp")
+	for _, file := range []string{longer, left, young} {
+		require.NoError(t, os.WriteFile(file, nil, 0o644))
+	}
+	old := time.Now().Add(-2 * abandoned)
+	require.NoError(t, os.Chtimes(left, old, old))
 
 	again := storeOf(t, dir, 2)
 	again.config.MaxSize = 3 * block
 	again.put("2026-01-02", 1)
 	require.NoError(t, again.flush())
 	require.NoFileExists(t, left)
+	require.FileExists(t, young, "an agent may just be writing it")
 	require.EqualValues(t, again.counts.files.Load(), len(again.files))
 	require.LessOrEqual(t, again.counts.bytes.Load(), int64(3*block))
 	require.NotZero(t, again.counts.removed.Load())
@@ -170,6 +178,7 @@ func TestStoreBounds(t *testing.T) {
 	again.sweep(time.Now().Add(31 * 24 * time.Hour))
 	require.Empty(t, again.files)
 	require.FileExists(t, other)
+	require.FileExists(t, longer)
 	require.NoDirExists(t, filepath.Join(dir, dataset.Moments, "job=j"))
 	require.DirExists(t, filepath.Join(dir, dataset.Moments))
 }

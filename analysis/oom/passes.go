@@ -104,7 +104,7 @@ type Attempt struct {
 // broughtInput is the input that was brought last in a step: several blocks, if nothing else that is in use was allocated between them.
 type broughtInput struct {
 	last heap.BlockKey
-	from uint64 // time of the first block, CLOCK_BOOTTIME nanoseconds; 0: there is none
+	from uint64 // time of the first block, CLOCK_BOOTTIME nanoseconds; 0: no input
 }
 
 // lastInput returns the input that was brought last in the step of a case.

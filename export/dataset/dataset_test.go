@@ -215,7 +215,7 @@ func TestLinesAddUp(t *testing.T) {
 func TestFolders(t *testing.T) {
 	for job, want := range map[string]string{
 		"train": "job=train", "": "job=__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__": "job=%5F_HIVE_DEFAULT_PARTITION__",
-		"a/../b c": "job=a%2F..%2Fb%20c", "é": "job=%5F", "x=1%": "job=x%3D1%25", "a\nb": "job=a%20b",
+		"a/../b c": "job=a%2F..%2Fb%20c", "é": "job=%5F-0e048d3e", "ü": "job=%5F-63d969d5", "x=1%": "job=x%3D1%25", "a\nb": "job=a%20b",
 	} {
 		require.Equal(t, want+"/day=2026-01-02/rank=3", dataset.Part{Job: job, Day: "2026-01-02", Rank: 3}.Folder())
 	}

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -46,7 +47,7 @@ func Open(dir string) (*Dataset, error) {
 			return nil, fmt.Errorf("read the query %s: %w", e.Name(), err)
 		}
 		path := filepath.Join(dir, QueryFolder, e.Name())
-		if there, err := os.ReadFile(path); err == nil && string(there) == string(text) {
+		if _, err := os.Lstat(path); err == nil { // it may have been changed
 			continue
 		}
 		if err := d.file(path, func(w io.Writer) error {
@@ -61,25 +62,38 @@ func Open(dir string) (*Dataset, error) {
 
 // file writes a file, which appears under its name when it is complete, and replaces an older one.
 func (d *Dataset) file(path string, content func(io.Writer) error) error {
-	if err := makeFolder(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("make a folder of the dataset: %w", err)
+	name, err := d.stage(path, content)
+	if err != nil {
+		return err
 	}
-	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d%s", filepath.Base(path), os.Getpid(), time.Now().UnixNano(), unfinished))
+	return publish(name, path)
+}
+
+// publish renames a complete file to its own name.
+func publish(name, path string) error {
+	if err := os.Rename(name, path); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(name))
+	}
+	return nil
+}
+
+// stage writes a file under another name beside it, and returns that.
+func (d *Dataset) stage(path string, content func(io.Writer) error) (name string, err error) {
+	if err := makeFolder(filepath.Dir(path)); err != nil {
+		return "", fmt.Errorf("make a folder of the dataset: %w", err)
+	}
+	name = filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d%s", filepath.Base(path), os.Getpid(), time.Now().UnixNano(), unfinished))
 	tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return fmt.Errorf("make a file of the dataset: %w", err)
+		return "", fmt.Errorf("make a file of the dataset: %w", err)
 	}
-	defer os.Remove(name)
 	if err = errors.Join(content(tmp), tmp.Close()); err == nil {
 		err = output.GiveToUser(name)
 	}
-	if err == nil {
-		err = os.Rename(name, path)
-	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return "", errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(name))
 	}
-	return nil
+	return name, nil
 }
 
 // unfinished ends the names of files that are not complete, which no engine reads.
@@ -132,15 +146,18 @@ const (
 	maxFolder = 220
 )
 
-// folderName returns the folder of a text. Hive's escapes are for ASCII only: engines read others each in their own way.
+// folderName returns the folder of a text. Hive's escapes are for ASCII only: engines read others each in their own way. A name of which
+// something is lost gets a checksum of the whole, so that two jobs do not become one.
 func folderName(s string) string {
 	if s == "" {
 		return none
 	}
 	var out strings.Builder
-	for _, c := range words.Cut(clean(s), maxJob) {
+	text := words.Cut(clean(s), maxJob)
+	lost := text != clean(s)
+	for _, c := range text {
 		if c > unicode.MaxASCII {
-			c = '_'
+			c, lost = '_', true
 		}
 		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-._", c)
 		next := string(c)
@@ -148,9 +165,13 @@ func folderName(s string) string {
 			next = fmt.Sprintf("%%%02X", c)
 		}
 		if out.Len()+len(next) > maxFolder {
+			lost = true
 			break
 		}
 		out.WriteString(next)
+	}
+	if lost {
+		fmt.Fprintf(&out, "-%08x", crc32.ChecksumIEEE([]byte(s)))
 	}
 	return out.String()
 }
@@ -161,9 +182,10 @@ type File struct {
 	Bytes int64
 }
 
-// Write writes rows of a part into a file of each table, under this name: both, or none. A moment that can be read has its lines,
-// because they are written first.
+// Write writes rows of a part into a file of each table, under this name. Both are complete before either replaces an older one, and the
+// lines are first: a moment that can be read has its lines.
 func (d *Dataset) Write(p Part, name, version string, moments []MomentRow, lines []LineRow) (files []File, err error) {
+	var staged []string
 	for _, t := range []struct {
 		table string
 		write func(w io.Writer) error
@@ -173,19 +195,27 @@ func (d *Dataset) Write(p Part, name, version string, moments []MomentRow, lines
 	} {
 		path := filepath.Join(d.Dir, t.table, p.Folder(), name+".parquet")
 		size := int64(0)
-		err := d.file(path, func(w io.Writer) error {
+		name, err := d.stage(path, func(w io.Writer) error {
 			c := &counter{w: w}
 			err := t.write(c)
 			size = c.n
 			return err
 		})
 		if err != nil {
-			for _, f := range files {
-				err = errors.Join(err, os.Remove(f.Path))
+			for _, name := range staged {
+				err = errors.Join(err, os.Remove(name))
 			}
 			return nil, err
 		}
-		files = append(files, File{path, size})
+		files, staged = append(files, File{path, size}), append(staged, name)
+	}
+	for i := range files {
+		if err := publish(staged[i], files[i].Path); err != nil {
+			for _, name := range staged[i+1:] {
+				err = errors.Join(err, os.Remove(name))
+			}
+			return nil, err
+		}
 	}
 	return files, nil
 }

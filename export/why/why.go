@@ -492,7 +492,8 @@ func withinText(c *oom.Case) (text string) {
 	}
 	if p := &c.Passes; p.Count > 0 {
 		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. "+
-			"Where their losses do not depend on each other, call backward() for each: a sum keeps them all", p.Count, line(p.Site), table.Bytes(p.Each))
+			"Where their losses do not depend on each other, call backward() for each: a sum keeps them all",
+			p.Count, line(p.Site), table.Bytes(p.Each))
 	}
 	if s := &c.Spread; s.Places > 0 {
 		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,

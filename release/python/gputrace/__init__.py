@@ -147,7 +147,7 @@ class Recording:
         return self._table("events", as_, since, to)
 
     def timeline(self, as_: str = "pyarrow", since: Optional[str] = None, to: Optional[str] = None) -> Any:
-        """Return the memory over time: of each event of an allocator its time, device, process and step, and the bytes in use and reserved.
+        """Return the memory over time: of each allocation and free its time, device, process and step, and the bytes in use and reserved.
 
         The arguments are the same as for allocations().
         """
@@ -169,11 +169,11 @@ class Recording:
 
                 frame = polars.read_parquet(file, memory_map=False)
                 if layer is not None:
-                    frame = frame.filter(polars.col("layer") == layer)
+                    frame = frame.filter((polars.col("layer") == layer) & (polars.col("kind") != "mark"))
                 return frame if columns is None else frame.select(columns)
             import pyarrow.parquet
 
-            rows = None if layer is None else [("layer", "=", layer)]
+            rows = None if layer is None else [("layer", "=", layer), ("kind", "!=", "mark")]
             table = pyarrow.parquet.read_table(file, columns=columns, filters=rows)
         if as_ == "pandas":
             import pandas
