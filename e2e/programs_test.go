@@ -72,7 +72,7 @@ var growths = map[string]growth{
 	"stored_prompt_cache":   {524288, []float64{1. / 16, 1}, "[layer] = ", []string{"store"}},
 	"task_optimizers":       {954790.4, nil, "opt.step()", []string{"schedulers", "optimizer.state"}},
 	"tenant_adapters":       {39321.6, nil, "", []string{"tenants"}},
-	"tenant_index":          {68812.8, []float64{1, 10. / 7}, "return self.norm(", []string{"service.cache.by_tenant", "grew from"}},
+	"tenant_index":          {68812.8, []float64{1, 10. / 7}, "return self.norm(", []string{"service.cache.by_tenant", "elements"}},
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
 	"transcription_threads": {1179648, []float64{1. / 6, 1}, "self.states.append(", []string{"states"}},
 	"waiting_uploads":       {393216, nil, "clip = torch.stack(", []string{"clip", "threads are in EventUploader._publish()"}},
