@@ -15,10 +15,10 @@
 
 #define HAS_LINK	   1
 #define REGISTER_ARGUMENTS 8
-#define STACK_ARGUMENTS	   0 /* from the stack pointer at the entry to the first one there */
-#define ENTRY_CFA	   0 /* CFA - stack pointer, at the first instruction of a function */
+#define STACK_ARGUMENTS	   0  /* from the stack pointer at the entry to the first one there */
+#define ENTRY_CFA	   0  /* CFA - stack pointer, at the first instruction of a function */
 #define POINT_REGISTERS	   31 /* DWARF numbers of operands, a mask: x0 to x30 and sp */
-#define DTV_OF_TCB	   0 /* glibc, sysdeps/aarch64/nptl/tls.h */
+#define DTV_OF_TCB	   0  /* glibc, sysdeps/aarch64/nptl/tls.h */
 
 /*
  * From the stack pointer of a signal trampoline to what was interrupted: struct rt_sigframe is a

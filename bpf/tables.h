@@ -25,7 +25,7 @@ enum operand_from {
 	   of `arg`, with the width above; what is `offset` (signed) from there; a number. */
 	FROM_REGISTER = 7,
 	FROM_MEMORY = 8,
-	FROM_CONSTANT = 9, /* `offset`, shifted by `arg` */
+	FROM_CONSTANT = 9,  /* `offset`, shifted by `arg` */
 	FROM_RETURNED = 10, /* at return, u64 at `offset` of what the returned value points to */
 };
 

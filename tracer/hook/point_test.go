@@ -16,7 +16,7 @@ func TestParseOperands(t *testing.T) {
 		want            []Operand
 	}{
 		{"amd64", "8@%rax 4@%ebx -4@%r12d 8@%r8", []Operand{
-			{FromRegister, eight | 0, 0}, {FromRegister, four | 3, 0}, {FromRegister, signed | 12, 0}, {FromRegister, eight | 8, 0},
+			{FromRegister, eight, 0}, {FromRegister, four | 3, 0}, {FromRegister, signed | 12, 0}, {FromRegister, eight | 8, 0},
 		}},
 		{"amd64", "1@%sil 2@%di 1@%al 2@%r9w", []Operand{
 			{FromRegister, 4, 0}, {FromRegister, 1<<widthShift | 5, 0}, {FromRegister, 0, 0}, {FromRegister, 1<<widthShift | 9, 0},
@@ -27,7 +27,7 @@ func TestParseOperands(t *testing.T) {
 		}},
 		{"arm64", "8@x19 4@w1 8@[sp, 48] 8@[x29, -16] 8@[x0] 8@4096", []Operand{
 			{FromRegister, eight | 19, 0}, {FromRegister, four | 1, 0}, {FromMemory, eight | 31, 48}, {FromMemory, eight | 29, 0xfff0},
-			{FromMemory, eight | 0, 0}, {FromConstant, 0, 4096},
+			{FromMemory, eight, 0}, {FromConstant, 0, 4096},
 		}},
 		{"arm64", "8@sp", []Operand{{FromRegister, eight | 31, 0}}},
 		{"amd64", "", nil},
