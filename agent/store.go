@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -267,7 +268,6 @@ func (s *store) open() error {
 		return err
 	}
 	own := regexp.MustCompile("^" + regexp.QuoteMeta(nodeName+safe(s.node)) + `-\d{8}T\d{6}\.\d{6}Z\.parquet$`)
-	tmp := regexp.MustCompile("^\\." + regexp.QuoteMeta(nodeName+safe(s.node)) + `-\d{8}T\d{6}\.\d{6}Z\.parquet\.\d+\.\d+\.tmp$`)
 	s.files = nil
 	for _, table := range []string{dataset.Moments, dataset.Lines} {
 		err = filepath.WalkDir(filepath.Join(s.config.Dir, table), func(path string, e fs.DirEntry, err error) error {
@@ -279,13 +279,17 @@ func (s *store) open() error {
 			case !e.Type().IsRegular():
 				return nil
 			}
+			name, unfinished := dataset.Unfinished(e.Name())
+			if !own.MatchString(cmp.Or(name, e.Name())) {
+				return nil
+			}
 			info, err := e.Info()
 			switch {
 			case err != nil: // it has just been removed
-			case tmp.MatchString(e.Name()) && time.Since(info.ModTime()) > abandoned:
-				return os.Remove(path)
-			case own.MatchString(e.Name()):
+			case !unfinished:
 				s.files = append(s.files, storedFile{path, max(info.Size(), block), info.ModTime()})
+			case time.Since(info.ModTime()) > abandoned:
+				return os.Remove(path)
 			}
 			return nil
 		})

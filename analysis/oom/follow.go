@@ -233,14 +233,15 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setState(c, h)
 	f.setEnded(c, h)
 	f.setLoaded(c, h)
-	f.setPasses(c, h)
+	step := f.blocksOfStep(c, h)
+	f.setPasses(c, step)
 	f.setElsewhere(c, h)
 	f.setHoldings(c, h)
 	c.nameLeftover(&c.Ended)
 	c.nameLeftover(&c.Loaded)
 	c.moreLoaded()
 	f.setAttempt(c, h)
-	c.input = f.lastInput(c, h)
+	c.input = lastInput(step)
 	f.setGrown(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
 		c.Flushed = f.flushed[f.done] - reserved

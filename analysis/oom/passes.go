@@ -45,13 +45,20 @@ func (f *follower) blocksSince(c *Case, h *heap.Heap, from uint64) (out []stepBl
 	return out
 }
 
-// setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up.
-func (f *follower) setPasses(c *Case, h *heap.Heap) {
+// blocksOfStep returns the live blocks of a case's step, the oldest first; nil: the step is not known.
+func (f *follower) blocksOfStep(c *Case, h *heap.Heap) []stepBlock {
 	from, _, ok := f.in.Steps.Span(c.Step)
-	if !ok || c.Step == 0 || c.Phase != phases.Forward {
+	if !ok || c.Step == 0 {
+		return nil
+	}
+	return f.blocksSince(c, h, from)
+}
+
+// setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up. all is the step's blocks.
+func (f *follower) setPasses(c *Case, all []stepBlock) {
+	if c.Phase != phases.Forward {
 		return
 	}
-	all := f.blocksSince(c, h, from)
 	inputs, own := map[event.StackID]int{}, uint64(0)
 	for i := range all {
 		if own += all[i].Size; all[i].phase == phases.Input {
@@ -107,13 +114,9 @@ type broughtInput struct {
 	from uint64 // time of the first block, CLOCK_BOOTTIME nanoseconds; 0: no input
 }
 
-// lastInput returns the input that was brought last in the step of a case.
-func (f *follower) lastInput(c *Case, h *heap.Heap) (in broughtInput) {
-	from, _, ok := f.in.Steps.Span(c.Step)
-	if !ok || c.Step == 0 {
-		return in
-	}
-	for _, b := range slices.Backward(f.blocksSince(c, h, from)) {
+// lastInput returns the input that was brought last, of a step's blocks.
+func lastInput(all []stepBlock) (in broughtInput) {
+	for _, b := range slices.Backward(all) {
 		switch {
 		case b.phase == phases.Input && in.from == 0:
 			in.last, in.from = b.Key(), b.Time

@@ -333,11 +333,8 @@ func (h *Heap) bytecode(img Image, code uint64) []byte {
 	at, n := code+t.Size, 2*h.word(img, code, objectSize)
 	if h.Version.Minor <= 10 {
 		at, n = 0, 0
-		for _, m := range t.members {
-			if cText(img, m.name) == "co_code" {
-				object := img.Word(code + m.offset)
-				at, n = object+h.objects.shift()+bytesData, h.word(img, object, objectSize)
-			}
+		if object := codeField(img, code, t, "co_code"); object != 0 {
+			at, n = object+h.objects.shift()+bytesData, h.word(img, object, objectSize)
 		}
 	}
 	if at == 0 || n > maxCode {
@@ -353,10 +350,15 @@ func (h *Heap) codeNames(img Image, function uint64) []uint64 {
 	if t == nil || t.Name != "code" {
 		return nil
 	}
+	return h.elements(img, codeField(img, code, t, "co_names"))
+}
+
+// codeField returns the object in a field of a code object; 0: there is no such field.
+func codeField(img Image, code uint64, t *Type, name string) uint64 {
 	for _, m := range t.members {
-		if cText(img, m.name) == "co_names" {
-			return h.elements(img, img.Word(code+m.offset))
+		if cText(img, m.name) == name {
+			return img.Word(code + m.offset)
 		}
 	}
-	return nil
+	return 0
 }

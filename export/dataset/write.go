@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -98,6 +99,17 @@ func (d *Dataset) stage(path string, content func(io.Writer) error) (name string
 
 // unfinished ends the names of files that are not complete, which no engine reads.
 const unfinished = ".tmp"
+
+var unfinishedName = regexp.MustCompile(`^\.(.+)\.\d+\.\d+` + regexp.QuoteMeta(unfinished) + "$")
+
+// Unfinished returns the name that an unfinished file was to get; ok is false for other files.
+func Unfinished(file string) (name string, ok bool) {
+	m := unfinishedName.FindStringSubmatch(file)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
 
 // makeFolder makes a folder and those above it, which belong to the user who called sudo, if there is one.
 func makeFolder(dir string) error {

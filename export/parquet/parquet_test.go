@@ -145,14 +145,20 @@ func TestEvents(t *testing.T) {
 				   FROM read_parquet(FILE, file_row_number = true)) WHERE d < INTERVAL 0 SECONDS`)
 			require.EqualValues(t, n, asInt(t, answers[0][0][0]))
 			require.Zero(t, asInt(t, answers[2][0][0]), "in the order of time")
+			compared := 0
 			for _, row := range answers[1] {
+				pid := uint32(0) // a snapshot has none
+				if row[1] != nil {
+					pid = uint32(asInt(t, row[1]))
+				}
 				for _, a := range trace.End().Snapshot.Accounts {
-					same := a.Device.String() == row[0].(string) && row[1] != nil && uint32(asInt(t, row[1])) == a.PID
-					if same && a.Allocated != event.Unknown {
+					if a.Device.String() == row[0].(string) && a.PID == pid && a.Allocated != event.Unknown {
+						compared++
 						require.EqualValues(t, a.Allocated, asInt(t, row[2]), "%s", row[0])
 					}
 				}
 			}
+			require.Len(t, answers[1], compared)
 		})
 	}
 }

@@ -37,14 +37,9 @@ type Event struct {
 // EachEvent calls do with every event of a selection's range, in their order. MinSize leaves out events of smaller memory. The row is
 // valid during the call only.
 func (t *Table) EachEvent(s view.Selection, do func(*Event) error) error {
-	t.stacks = map[event.StackID]*named{}
-	boot := int64(0)
-	if !t.Boot.IsZero() {
-		boot = t.Boot.UnixNano()
-	}
+	boot, until := t.begin(), s.Until()
 	var failed error
 	err := t.Trace.Replay(&view.Visitor{Event: func(e *event.Event, h *heap.Heap) {
-		until := s.Until()
 		if failed != nil || e.Time < s.From || until != 0 && e.Time > until || e.Size < s.MinSize {
 			return
 		}

@@ -63,11 +63,7 @@ type named struct {
 
 // Each calls do with every allocation of a selection, as view.Trace.Allocations. The row is valid during the call only.
 func (t *Table) Each(s view.Selection, do func(*Row) error) error {
-	t.stacks = map[event.StackID]*named{}
-	boot := int64(0)
-	if !t.Boot.IsZero() {
-		boot = t.Boot.UnixNano()
-	}
+	boot := t.begin()
 	err := t.Trace.Allocations(s, func(a *view.Allocation) error {
 		r := t.row(a, boot)
 		return do(&r)
@@ -76,6 +72,15 @@ func (t *Table) Each(s view.Selection, do func(*Row) error) error {
 		return fmt.Errorf("list the allocations: %w", err)
 	}
 	return nil
+}
+
+// begin begins a list of rows, and returns when CLOCK_BOOTTIME was 0, nanoseconds since 1970.
+func (t *Table) begin() (boot int64) {
+	t.stacks = map[event.StackID]*named{}
+	if t.Boot.IsZero() {
+		return 0
+	}
+	return t.Boot.UnixNano()
 }
 
 func (t *Table) row(a *view.Allocation, boot int64) Row {
