@@ -144,7 +144,7 @@ var unknowns = map[string][]string{
 var twinless = map[string]string{
 	"asr_sorted":         "it is healthy itself",
 	"best_ckpt":          "it is healthy itself",
-	"averaged_resume":    "its twin is shown by hand",
+	"averaged_resume":    "it runs out of memory too, later",
 	"calibration_holes":  "it has none",
 	"camera_history":     "it is healthy itself",
 	"cam_hooks":          "it has none",

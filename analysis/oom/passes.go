@@ -54,7 +54,8 @@ func (f *follower) blocksOfStep(c *Case, h *heap.Heap) []stepBlock {
 	return f.blocksSince(c, h, from)
 }
 
-// setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up. all is the step's blocks.
+// setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up. all is the step's
+// blocks.
 func (f *follower) setPasses(c *Case, all []stepBlock) {
 	if c.Phase != phases.Forward {
 		return

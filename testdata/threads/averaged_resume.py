@@ -1,8 +1,9 @@
 """A run is resumed from a checkpoint that stays on the device, and longer sequences do not fit beside it (karpathy/nanoGPT#158).
 
 Device: STANDIN_GPU_MEM=1GiB, of which the context has 460 MiB. `checkpoint` has the weights and their average, 64 MiB each by allocated blocks, which nobody uses
-after load_state_dict(): 128.1 MiB. A sequence of 64 peaks at 400 MiB, one of 256 needs 544 MiB; without the checkpoint it fits (415 MiB).
---fixed: del checkpoint.
+after load_state_dict(): 128.1 MiB. A sequence of 64 peaks at 400 MiB, one of 256 does not fit. Without the checkpoint
+that request fits, and the update fails later for fragmentation.
+--fixed: del checkpoint; it does not suffice.
 """
 
 import os
