@@ -343,6 +343,8 @@ func checkChildren(t *testing.T, j *job, p *target, done string) int {
 		require.NotNil(t, st)
 		if slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Func == "allocate" }) {
 			named++
+		} else if len(j.parts)-1-named < 20 {
+			t.Logf("process %d: no name in a stack that is %s: %+v", part.PID(), st.Status, st.Frames)
 		}
 	}
 	require.Equal(t, want, got)

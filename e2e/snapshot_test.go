@@ -7,6 +7,8 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -100,6 +102,18 @@ func TestSnapshotOfThreads(t *testing.T) {
 	require.NoError(t, err, "%s", talk)
 	got := comparedSnapshots(t, own, filepath.Join(p.dir, "snapshot"))
 	require.Greater(t, len(got["history"][1]), 100_000)
+	events := map[string]int{} // "device event": how many more PyTorch has
+	for i, sign := range []int{-1, 1} {
+		var history [][]json.RawMessage
+		require.NoError(t, json.Unmarshal(got["history"][i], &history))
+		for device := range history {
+			for _, e := range history[device] {
+				events[fmt.Sprint(device, " ", string(e))] += sign
+			}
+		}
+	}
+	maps.DeleteFunc(events, func(_ string, more int) bool { return more == 0 })
+	require.Empty(t, events, "events, in whatever order")
 	for _, name := range []string{"segments", "blocks", "history"} { // nothing is live at the end
 		require.JSONEq(t, string(got[name][1]), string(got[name][0]), name)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/gputrace/gputrace/export"
 )
 
-// jobName is the name that the simulated jobs have in the dataset.
-const jobName = "4711 _=x"
+// jobName is the name that the simulated jobs, "4711 é=x", have in the dataset: the checksum is zlib.crc32 of theirs.
+const jobName = "4711 _=x-9c481c49"
 
 // answers are the rows of each query.
 type answers map[string][]any
