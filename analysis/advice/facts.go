@@ -36,8 +36,8 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		out.Threads = max(out.Threads, f.Threads)
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
 		out.Slice = out.Slice && f.Slice
-		if out.Length = max(out.Length, f.Length); out.Most != f.Most {
-			out.Length, out.Most = 0, 0
+		if out.Length, out.Was = max(out.Length, f.Length), max(out.Was, f.Was); out.Most != f.Most {
+			out.Length, out.Most, out.Was = 0, 0, 0
 		}
 		if out.Reset != f.Reset {
 			out.Reset = ""

@@ -22,6 +22,7 @@ type proof struct {
 	grew            varpath.Growth
 	cause           bool // its line is the one to change: the backward call that accumulates its gradients
 	leads           int  // number of other findings with the same holder to which its line leads
+	filled          bool // Finding.hasFilled
 	inference       bool // no backward pass or optimizer ran
 }
 
@@ -78,7 +79,23 @@ func (f *Finding) grew(readings [][]Holder) varpath.Growth {
 			return g
 		}
 	}
+	if f.hadAll(readings) {
+		return varpath.Growth{}
+	}
 	return f.gets()
+}
+
+// hadAll reports whether the first reading that has the holder, of blocks of other lines only, has it with the same elements: they were
+// there before the line's own.
+func (f *Finding) hadAll(readings [][]Holder) bool {
+	for _, all := range readings {
+		for _, h := range all {
+			if varpath.Key(h.Name) == varpath.Key(f.Holder) {
+				return h.Name == f.Holder && !slices.Contains(f.Sites, h.Site)
+			}
+		}
+	}
+	return false
 }
 
 // fewGets is how many times as many elements as blocks of one rise a container must have to be the one that gets them.
@@ -106,6 +123,7 @@ func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
 	for i := range all {
 		f := &all[i]
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
+		f.proof.filled = f.hasFilled(o.Holders)
 		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
 		f.proof.grew, f.proof.inference = f.grew(o.Earlier), inference
@@ -119,6 +137,7 @@ func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
 			together |= f.proof.signs
 		}
 	}
+	fillTogether(all)
 	for i := range all {
 		f := &all[i]
 		if !advice.Named(f.Holder) {

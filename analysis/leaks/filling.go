@@ -8,6 +8,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Bound is the bound of the containers that hold the blocks of a finding.
@@ -18,10 +19,14 @@ type Bound struct {
 	more   uint64 // bytes of these that are still to come
 }
 
-// Bound returns the bound of what holds the blocks of a finding; nil: no bound is known, or it is reached.
+// IsFull reports whether the containers have reached their bound: what is in use can grow no more.
+func (b *Bound) IsFull() bool { return b.Length >= b.Most }
+
+// Bound returns the bound of what holds the blocks of a finding; nil: no bound is known, or it may have been reached before the finding
+// grew, which then grows elsewhere.
 func (f *Finding) Bound() *Bound {
 	length, most := f.proof.facts.Length, f.proof.facts.Most
-	if length == 0 || most <= length || f.LiveBlocks <= f.Newer {
+	if length == 0 || most <= length && !f.proof.filled || f.LiveBlocks <= f.Newer {
 		return nil
 	}
 	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
@@ -33,6 +38,60 @@ func (f *Finding) Bound() *Bound {
 	more := max(0, full-each*float64(length)-(float64(f.LiveBytes)-read))
 	return &Bound{length, most, uint64(full), uint64(more)}
 }
+
+// likeShare: blocks of two holders are alike in size if their means differ by less than 1/likeShare.
+const likeShare = 8
+
+// hasFilled reports whether the containers with a bound that hold a finding have reached it while the finding grew. Either they had fewer
+// elements when they were first read, or what they would have dropped is nowhere: growth counts what was freed, so that elements which
+// gave way to its blocks are still in use, by something else. now are the holders of a scan of all blocks; nil: none.
+func (f *Finding) hasFilled(now []Holder) bool {
+	facts := &f.proof.facts
+	if facts.Most == 0 || facts.Length < facts.Most || f.LiveBlocks == 0 {
+		return false
+	}
+	if facts.Was > 0 {
+		return facts.Was < facts.Most
+	}
+	size := f.LiveBytes / f.LiveBlocks
+	if now == nil || size == 0 || f.LiveBlocks > facts.Length+facts.Length/likeShare { // an element may grow by itself
+		return false
+	}
+	dropped := uint64(0)
+	for i := range now {
+		h := &now[i]
+		if h.Blocks == 0 || varpath.Within(h.Name, f.Holder) || h.Site != stacks.BeforeAttach && !slices.Contains(f.Sites, h.Site) {
+			continue
+		}
+		mixed := h.Name == "" || h.Name[0] == '[' // blocks of any size
+		if mean := h.Bytes / h.Blocks; mixed || isLike(mean, size) {
+			dropped += min(h.Blocks, h.Bytes/size)
+		}
+	}
+	return 2*dropped < f.Grown/size
+}
+
+// fillTogether marks findings that are in a container of which another finding proves that it has filled.
+func fillTogether(all []Finding) {
+	filled := map[string]bool{}
+	for i := range all {
+		if f := &all[i]; f.proof.filled {
+			if g, ok := varpath.Many(f.Holder, 1); ok {
+				filled[g.Container] = true
+			}
+		}
+	}
+	for i := range all {
+		f := &all[i]
+		if facts := &f.proof.facts; facts.Most > 0 && facts.Length >= facts.Most {
+			g, _ := varpath.Many(f.Holder, 1)
+			f.proof.filled = f.proof.filled || filled[g.Container]
+		}
+	}
+}
+
+// isLike reports whether two sizes are nearly the same.
+func isLike(x, y uint64) bool { return likeShare*(max(x, y)-min(x, y)) < max(x, y) }
 
 // isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
 // phase, and replaces the one before.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -54,6 +55,89 @@ func TestFilling(t *testing.T) {
 			require.Equal(t, &Bound{15, 100, 100 * mib, 80 * mib}, r.Filling[i].Bound(), name)
 		}
 	}
+}
+
+// TestFilled: a container that is full has filled while a finding grew if it had fewer elements before, or if what it would have dropped
+// is nowhere.
+func TestFilled(t *testing.T) {
+	const kib = 1 << 10
+	one := func(was uint64) Finding { // 60 of 80 elements of 64 KiB are of the line, and the other 20 from before the attach
+		return Finding{Holder: "a.kept[0..79]", Sites: []string{"a.py:1 f"}, LiveBytes: 60 * 64 * kib, LiveBlocks: 60, Grown: 60 * 64 * kib,
+			proof: proof{facts: advice.Facts{Length: 80, Most: 80, Was: was, Each: 64 * kib}}}
+	}
+	fuller, nested := one(0), one(0)
+	fuller.proof.facts.Most = 90
+	nested.LiveBlocks, nested.LiveBytes = 600, 600*64*kib
+	rows := func(more ...Holder) []Holder {
+		return append([]Holder{
+			{Site: "a.py:1 f", Name: "a.kept[0..79]", Bytes: 60 * 64 * kib, Blocks: 60},
+			{Site: stacks.BeforeAttach, Name: "a.kept[0..79]", Bytes: 20 * 64 * kib, Blocks: 20},
+			{Site: stacks.BeforeAttach, Name: "net.weight", Bytes: 100 << 20, Blocks: 100},
+			{Site: "a.py:2 g", Name: "b.kept[0..79]", Bytes: 80 * 64 * kib, Blocks: 80},
+		}, more...)
+	}
+	for name, c := range map[string]struct {
+		f    Finding
+		rows []Holder
+		want bool
+	}{
+		"had fewer":                   {one(20), nil, true},
+		"was full":                    {one(80), rows(), false},
+		"was read once":               {one(0), nil, false},
+		"nothing was dropped":         {one(0), rows(), true},
+		"what was dropped":            {one(0), rows(Holder{Site: stacks.BeforeAttach, Name: "a.spilled[0..29]", Bytes: 30 * 64 * kib, Blocks: 30}), false},
+		"its own, dropped":            {one(0), rows(Holder{Site: "a.py:1 f", Name: "a.spilled[0..29]", Bytes: 30 * 64 * kib, Blocks: 30}), false},
+		"it may have been":            {one(0), rows(Holder{Site: stacks.BeforeAttach, Bytes: 30 * 64 * kib, Blocks: 30}), false},
+		"not full":                    {fuller, rows(), false},
+		"elements grow by themselves": {nested, rows(), false},
+	} {
+		require.Equal(t, c.want, c.f.hasFilled(c.rows), name)
+	}
+	part, other := one(0), one(0)
+	part.Holder, other.Holder = "a.kept[0..79].done", "b.kept[0..79]"
+	all := []Finding{one(20), part, other}
+	all[0].Holder, all[0].proof.filled = "a.kept[0..79].obs", true
+	fillTogether(all)
+	require.Equal(t, []bool{true, true, false}, []bool{all[0].proof.filled, all[1].proof.filled, all[2].proof.filled})
+	require.Equal(t, &Bound{80, 80, 80 * 64 * kib, 0}, all[0].Bound())
+	require.True(t, all[0].Bound().IsFull())
+}
+
+// TestPassedOn: of what a full cache hands on to a list, the list is the holder.
+func TestPassedOn(t *testing.T) {
+	const each = 64 << 10
+	row := func(site, name string, blocks uint64) Holder { return Holder{site, name, blocks * each, blocks} }
+	const site = "a.py:1 f"
+	for name, c := range map[string]struct {
+		before, now []Holder
+		want        string
+	}{
+		"the list grows": {
+			[]Holder{row(stacks.BeforeAttach, "c.entries[0..99][1]", 100), row(stacks.BeforeAttach, "c.spilled[0..49]", 50)},
+			[]Holder{row(stacks.BeforeAttach, "c.entries[0..99][1]", 40), row(site, "c.entries[0..99][1]", 61),
+				row(stacks.BeforeAttach, "c.spilled[0..109]", 110)}, "c.spilled[0..109]",
+		},
+		"the cache grows": {
+			[]Holder{row(site, "c.entries[0..49][1]", 50), row(site, "c.spilled[0..49]", 50)},
+			[]Holder{row(site, "c.entries[0..99][1]", 100), row(site, "c.spilled[0..109]", 110)}, "",
+		},
+		"many take it": {
+			[]Holder{row(site, "c.entries[0..99][1]", 100), row(site, "a[0..49]", 50), row(site, "b[0..49]", 50), row(site, "d[0..49]", 50)},
+			[]Holder{row(site, "c.entries[0..99][1]", 100), row(site, "a[0..69]", 70), row(site, "b[0..69]", 70), row(site, "d[0..69]", 70)}, "",
+		},
+		"other sizes": {
+			[]Holder{row(site, "c.entries[0..99][1]", 100), {site, "a[0..49]", 50 * 512, 50}},
+			[]Holder{row(site, "c.entries[0..99][1]", 100), {site, "a[0..99]", 100 * 512, 100}}, "",
+		},
+		"read once": {nil, []Holder{row(site, "c.entries[0..99][1]", 100), row(site, "c.spilled[0..109]", 110)}, ""},
+	} {
+		f := Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, LiveBlocks: 61, LiveBytes: 61 * each}
+		require.Equal(t, c.want, f.passedOn(&Options{Holders: c.now, Earlier: [][]Holder{c.before}}), name)
+	}
+	f := Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, Blocks: 1, Period: 1}
+	require.Equal(t, "c.entries", f.grew(nil).Container)
+	same := [][]Holder{{row(stacks.BeforeAttach, "c.entries[0..99][1]", 100)}}
+	require.Empty(t, f.grew(same).Container, "it had as many before")
 }
 
 // TestLonger: a batch that is copied to the device in the input phase, longer each time, is no finding; anything else is.

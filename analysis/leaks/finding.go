@@ -400,6 +400,9 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 		f.holdEarlier(o.Earlier)
 	}
 	f.Holder = cmp.Or(f.Holder, now)
+	if next := f.passedOn(o); next != "" {
+		f.Holder, f.Newer = next, 0
+	}
 	for _, line := range f.Sites {
 		f.Holder = cmp.Or(f.Holder, o.Garbage[line])
 	}

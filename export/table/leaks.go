@@ -95,6 +95,9 @@ func others(verb string, all []leaks.Finding) string {
 	if len(all) < 2 {
 		return ""
 	}
+	if len(all) > 2 {
+		verb = strings.Replace(verb, "does", "do", 1)
+	}
 	return fmt.Sprintf("; %s %s", verb, Plural(uint64(len(all)-1), "other line"))
 }
 
@@ -125,8 +128,13 @@ func LeakFilling(r *leaks.Report) string {
 	}
 	f := &r.Filling[0]
 	b := f.Bound()
+	name := words.Line(varpath.Readable(f.Holder))
 	text := fmt.Sprintf("%s keeps %s in %s, which had %s of at most %s elements when it was read: %s when it is full",
-		f.Name(), LeakMore(f), words.Line(varpath.Readable(f.Holder)), Count(b.Length), Count(b.Most), Bytes(b.Full))
+		f.Name(), LeakMore(f), name, Count(b.Length), Count(b.Most), Bytes(b.Full))
+	if b.IsFull() {
+		return fmt.Sprintf("%s kept %s in %s until that was full: %s elements, %s",
+			f.Name(), LeakMore(f), name, Count(b.Most), Bytes(b.Full)) + others("so did", r.Filling)
+	}
 	return text + others("so does", r.Filling)
 }
 
