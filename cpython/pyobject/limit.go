@@ -48,6 +48,7 @@ type limitFunction struct {
 	globals uint64   // the dictionary of its module
 	removes bool     // it uses a remover
 	lengths []bool   // by name: it calls len() of what has the name, an attribute of its first argument or a global variable
+	trims   []trim
 }
 
 // measures reports whether it calls len() of something by its name.
@@ -61,13 +62,16 @@ func (h *Heap) NewLimits(img Image) *Limits {
 	return &Limits{heap: h, image: img, scopes: map[uint64]*limitScope{}, found: map[uint64]limitFound{}}
 }
 
-// Find returns the number of elements of a list or dictionary that is an attribute of an object or a global variable of a module, and
+// Find returns the number of elements of a list, deque or dictionary that is an attribute of an object or a global variable of a module, and
 // the number up to which the functions there let it grow. Such a function asks for len() of the container, and names a number above
 // its length by a word for a limit or in capitals: an attribute of the object or of its class, or a global variable. A number that is
 // called otherwise can be a counter, and a growing list would be taken for one that fills.
 //
 //	if len(self.cache) > self.capacity:
 //	    self.cache.popitem(last=False)
+//
+// If the number is compared with len() of the container, and the function takes elements out of it, it may be called anything, and may have
+// been reached.
 //
 // ok is false if no function does so, or it is not clear which number is meant.
 func (l *Limits) Find(owner, container uint64, name string) (length, most uint64, ok bool) {
@@ -99,17 +103,20 @@ func (l *Limits) search(owner, container uint64, name string) (length, most uint
 	if class.kind != kindModule {
 		s.values = append(l.instance(owner, class), s.values...)
 	}
+	if most = s.trimmed(name); most > 0 {
+		return min(length, most), most, true
+	}
 	if most = s.best(); most == 0 {
 		return 0, 0, false
 	}
 	return length, most, true
 }
 
-// length is the number of elements of a list or dictionary; ok is false for other objects.
+// length is the number of elements of a list, deque or dictionary; ok is false for other objects.
 func (l *Limits) length(container uint64) (n uint64, ok bool) {
 	switch t := l.heap.TypeOf(l.image, container); {
 	case t == nil:
-	case t.kind == kindList:
+	case t.kind == kindList || t.kind == kindDeque:
 		return l.heap.word(l.image, container, objectSize), true
 	case t.kind == kindDict:
 		return l.heap.word(l.image, container, dictUsed), true
@@ -143,7 +150,7 @@ func (l *Limits) scope(at uint64) *limitScope {
 		}
 		if slices.Contains(f.texts, "len") {
 			f.removes = slices.ContainsFunc(f.texts, func(n string) bool { return slices.Contains(removers, n) })
-			f.lengths = l.heap.lengthsIn(l.image, r.Target, f.texts, module)
+			f.lengths, f.trims = l.heap.lengthsIn(l.image, r.Target, f.texts, module)
 			s.functions = append(s.functions, f)
 		}
 	}
@@ -267,58 +274,67 @@ func (s *limitSearch) above(object uint64) uint64 {
 // An instruction is two bytes, the second of which is its argument: the index of the name in co_names, shifted by one for LOAD_GLOBAL from
 // 3.11 and for LOAD_ATTR from 3.12 on. From 3.11 on, inline caches follow some instructions (Lib/opcode.py, Lib/_opcode_metadata.py). What
 // the instructions are is not looked at, since those are replaced by specialised ones: arguments at these distances are enough.
-func (h *Heap) lengthsIn(img Image, function uint64, names []string, global bool) []bool {
-	out := make([]bool, len(names))
+//
+// It also finds the numbers with which such a length is compared, of containers from which the function takes elements.
+func (h *Heap) lengthsIn(img Image, function uint64, names []string, global bool) (lengths []bool, trims []trim) {
+	lengths = make([]bool, len(names))
 	called := slices.Index(names, "len")
-	f := formOf(h.Version.Minor)
-	code := h.bytecode(img, img.Word(function+uint64(h.objects.functionCode)))
-	argument := func(unit int) int {
-		if 2*unit+1 >= len(code) {
-			return -1
-		}
-		return int(code[2*unit+1])
-	}
-	for unit := range len(code) / 2 {
-		if argument(unit) != called<<f.globalShift|f.null {
+	code := img.Word(function + uint64(h.objects.functionCode))
+	b := bytecode{formOf(h.Version.Minor), h.bytecode(img, code), names, global, h.Version.Minor}
+	for unit := range len(b.code) / 2 {
+		if b.argument(unit) != called<<b.globalShift|b.null {
 			continue
 		}
-		at := unit + 1 + f.globalCaches
-		call, shift := at+1+f.globalCaches, f.globalShift
-		if !global {
-			if argument(at) != 0 {
-				continue
-			}
-			at++
-			call, shift = at+1+f.attributeCaches, f.attributeShift
+		i, call := b.variable(unit + 1 + b.globalCaches)
+		if i < 0 || i == called || b.argument(call) != 1 {
+			continue
 		}
-		named := argument(at)
-		i := named >> shift
-		local := global && h.Version.Minor <= 10 && code[2*min(at, len(code)/2-1)] != loadGlobal
-		if named >= 0 && named == i<<shift && i < len(names) && i != called && argument(call) == 1 && !local {
-			out[i] = true
+		lengths[i] = true
+		if by, ok := b.comparedWith(unit, call+b.callUnits); ok && b.takesFrom(i) {
+			trims = append(trims, trim{container: i, operand: by})
 		}
 	}
-	return out
+	for i := range trims {
+		if t := &trims[i]; t.constant >= 0 {
+			if all := h.elements(img, codeField(img, code, h.TypeOf(img, code), "co_consts")); t.constant < len(all) {
+				t.object = all[t.constant]
+			}
+		}
+	}
+	return lengths, trims
 }
 
 // loadGlobal is the instruction LOAD_GLOBAL up to 3.10, which has no specialised forms.
 const loadGlobal = 116
 
-// instructionForm is how the instructions of a version are encoded that call len() of something.
+// instructionForm is how the instructions of a version are encoded that call len() of something, and compare what it returns.
 type instructionForm struct {
-	globalCaches, attributeCaches int // units after LOAD_GLOBAL and LOAD_ATTR
-	globalShift, attributeShift   int // of the index of a name
-	null                          int // what LOAD_GLOBAL of a function to call adds
+	globalCaches, attributeCaches int    // units after LOAD_GLOBAL and LOAD_ATTR
+	globalShift, attributeShift   int    // of the index of a name
+	null                          int    // what LOAD_GLOBAL of a function to call adds
+	callUnits                     int    // of the call of len(), from the first unit with its number of arguments
+	comparisons, constants        []byte // COMPARE_OP and LOAD_CONST, and their specialised forms (Include/opcode.h, Include/opcode_ids.h)
+	small                         byte   // LOAD_SMALL_INT; 0: there is none
 }
 
 func formOf(minor int) instructionForm {
+	f := instructionForm{globalCaches: 4, attributeCaches: 9, globalShift: 1, attributeShift: 1, null: 1, callUnits: 4}
 	switch {
 	case minor <= 10:
-		return instructionForm{}
+		return instructionForm{callUnits: 1, comparisons: []byte{107}, constants: []byte{100}}
 	case minor == 11:
-		return instructionForm{globalCaches: 5, attributeCaches: 4, globalShift: 1, null: 1}
+		return instructionForm{globalCaches: 5, attributeCaches: 4, globalShift: 1, null: 1, callUnits: 7,
+			comparisons: []byte{107, 26, 27, 28, 29}, constants: []byte{100}}
+	case minor == 12:
+		f.comparisons, f.constants = []byte{107, 57, 58, 59}, []byte{100}
+	case minor == 13:
+		f.comparisons, f.constants = []byte{58, 182, 183, 184}, []byte{83}
+	case minor == 14:
+		f.comparisons, f.constants, f.small = []byte{56, 166, 167, 168}, []byte{82, 190, 191}, 94
+	case minor == 15:
+		f.comparisons, f.constants, f.small = []byte{54, 169, 170, 171}, []byte{81}, 93
 	}
-	return instructionForm{globalCaches: 4, attributeCaches: 9, globalShift: 1, attributeShift: 1, null: 1}
+	return f
 }
 
 // maxCode bounds the bytecode of a function that is looked at, bytes.

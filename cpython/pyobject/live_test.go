@@ -75,6 +75,22 @@ class Queued:
         self.history.append(x)
         if len(self.queue) >= self.max_queue: self.queue.pop()
         self.rest[x] = x
+class Memory:
+    def __init__(self):
+        self.size, self.warm, self.entries, self.recent, self.waiting = 330, 400, [0] * 40, [0] * 41, [0] * 40
+        self.replay, self.old, self.seen, self.few = {n: n for n in range(40)}, [0] * 61, [0] * 40, collections.deque([0] * 40)
+    def update(self, x):
+        self.entries.append(x)
+        while len(self.entries) > self.size: self.entries.pop(0)
+    def note(self):
+        if len(self.recent) > 40: self.recent.pop(0)
+        if len(self.few) >= 100000: self.few.popleft()
+    def train(self):
+        if len(self.waiting) > self.warm: self.recent.pop()
+        if self.warm < len(self.replay): self.replay.popitem()
+        if len(self.old) > 50: self.old.pop(0)
+        self.seen.pop()
+        return len(self.seen) % 1000
 class Ordered(Indexed):
     def evict(self):
         if len(self.order) >= self.capacity: del self.entries[self.order.pop(0)]
@@ -91,11 +107,16 @@ def push(x):
 def push_few(x):
     few.append(x)
     if len(few) > 120: few.pop(0)
-main = sys.modules["__main__"]
+main, memory = sys.modules["__main__"], Memory()
+for n in range(100): memory.update(0), memory.note(), memory.note
+for n in range(60): memory.entries.pop()
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
     [indexed, indexed.users, "users", 2, 0], [ordered, ordered.order, "order", 39, 40],
     [queued, queued.queue, "queue", 5, 2000], [queued, queued.history, "history", 41, 0], [queued, queued.rest, "rest", 6, 0],
-    [main, history, "history", 1, 0], [main, ring, "ring", 40, 300], [main, few, "few", 40, 0],
+    [main, history, "history", 1, 0], [main, ring, "ring", 40, 300], [main, few, "few", 40, 120],
+    [memory, memory.entries, "entries", 80, 330], [memory, memory.recent, "recent", 40, 40], [memory, memory.waiting, "waiting", 40, 0],
+    [memory, memory.replay, "replay", 40, 400], [memory, memory.old, "old", 61, 0], [memory, memory.seen, "seen", 40, 0],
+    [memory, memory.few, "few", 40, 100000],
     [cache, cache.losses, "losses", 40, 0], [cache, cache.open, "open", 40, 0], [main, held, "held", 0, 0]]
 print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
     "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
@@ -278,7 +299,7 @@ func (s *saidLimit) UnmarshalJSON(b []byte) error {
 // checkLimits reads the limits that the functions of a class or module keep containers within.
 func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	t.Helper()
-	require.Len(t, s.Limits, 14)
+	require.Len(t, s.Limits, 21)
 	limits := h.NewLimits(img)
 	for _, l := range s.Limits {
 		length, most, ok := limits.Find(l.owner, l.container, l.name)
