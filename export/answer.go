@@ -87,6 +87,9 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	if in.OOM, err = s.oomOfProcess(); err != nil {
 		return nil, err
 	}
+	if in.Before, err = s.leaksBefore(); err != nil {
+		return nil, err
+	}
 	in.Course = course.Course(s.programEnded())
 	s.exit = in.Course.Exit
 	s.answerDriver(in)

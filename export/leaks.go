@@ -53,6 +53,24 @@ func (s *Source) leaksWith(others ...*view.Visitor) (*leaks.Report, error) {
 	return s.leaks, nil
 }
 
+// leaksBefore is Leaks of what was before the last failed request, if the program went on: what had grown by then may be gone. nil: it did
+// not, or none failed.
+func (s *Source) leaksBefore() (*leaks.Report, error) {
+	failed, _ := s.Trace.Refusals()
+	table, err := s.Steps()
+	if err != nil || len(failed) == 0 || leaks.Failure(s.Trace, table) > 0 {
+		return nil, err
+	}
+	if s.before == nil {
+		options := leakOptions(s)
+		options.Until = failed[len(failed)-1].Event.Time
+		if s.before, err = leaks.Find(s.Trace, table, options); err != nil {
+			return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+		}
+	}
+	return s.before, nil
+}
+
 // replay replays the source for visitors together; nil ones and no ones take none.
 func (s *Source) replay(all ...*view.Visitor) error {
 	if all = slices.DeleteFunc(all, func(v *view.Visitor) bool { return v == nil }); len(all) == 0 {

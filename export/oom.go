@@ -35,7 +35,9 @@ func (s *Source) OOM() (*oom.Report, error) {
 	failed, _ := s.Trace.Refusals()
 	var err error
 	if in.Steps, err = s.Steps(); err == nil && len(failed) > 0 {
-		in.Leaks, err = s.Leaks()
+		if in.Leaks, err = s.leaksBefore(); err == nil && in.Leaks == nil {
+			in.Leaks, err = s.Leaks()
+		}
 	}
 	if err != nil {
 		return nil, err

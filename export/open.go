@@ -41,6 +41,7 @@ type Source struct {
 	stepOn   string
 	search   *steps.Search      // nil: not begun
 	leaks    *leaks.Report      // nil: not looked for yet
+	before   *leaks.Report      // leaksBefore; nil: not looked for yet
 	oom      *oom.Report        // likewise
 	answered *answer.Answer     // likewise
 	exit     uint64             // Course.Exit of answered

@@ -49,8 +49,10 @@ type Input struct {
 	Events    uint64 // number in the whole recording
 
 	Leaks *leaks.Report // nil: not judged
-	OOM   *oom.Report   // nil: not requested
-	Begin func(step int) (time uint64, ok bool)
+	// Before is the verdict on what was before the failed request that the rows are of, if the program went on; nil: it did not.
+	Before *leaks.Report
+	OOM    *oom.Report // nil: not requested
+	Begin  func(step int) (time uint64, ok bool)
 	// Free is the unused memory of each device at the end, bytes; missing: not known.
 	Free map[event.Device]uint64
 	// Read maps a site's name to the holder of most of its blocks in the last scan. It is used where View has no holder.

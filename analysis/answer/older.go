@@ -27,7 +27,7 @@ type newer struct {
 // claimOlder attributes memory from before the attach to growth if its holder holds nothing newer than what grows. A holder
 // without a variable, such as a C++ class, can hold very different memory: there the sizes of the blocks must be alike too.
 func (g *grouping) claimOlder(entries []view.Row) {
-	if len(g.in.Leaks.Findings) == 0 {
+	if len(g.leaks.Findings) == 0 {
 		return
 	}
 	since := g.newerOf(entries)

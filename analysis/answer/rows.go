@@ -29,6 +29,7 @@ const (
 // and the rest by purpose and line.
 type grouping struct {
 	in      *Input
+	leaks   *leaks.Report // of the moment of the rows; nil: not judged
 	entries []view.Row
 	index   map[string]int
 	groups  []group
@@ -50,7 +51,10 @@ type group struct {
 }
 
 func newGrouping(in *Input) *grouping {
-	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{}}
+	g := &grouping{in: in, leaks: in.Leaks, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{}}
+	if in.When == AtFailure && in.Before != nil {
+		g.leaks = in.Before
+	}
 	g.entries = g.split(g.entries)
 	g.readBefore()
 	g.claim(g.entries)
@@ -174,12 +178,12 @@ func knownHolder(name string) string {
 
 // finding returns the finding by which the memory of an entry grows; nil: none. Memory held by another variable is not part of it.
 func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
-	if g.in.Leaks == nil || e.Layer == event.LayerHost.String() {
+	if g.leaks == nil || e.Layer == event.LayerHost.String() {
 		return nil
 	}
 	var within *leaks.Finding // of any line, or of none if it is older than the recording
-	for i := range g.in.Leaks.Findings {
-		f := &g.in.Leaks.Findings[i]
+	for i := range g.leaks.Findings {
+		f := &g.leaks.Findings[i]
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
 			continue
 		}
@@ -208,11 +212,11 @@ const claimedShare = 0.95
 // largest first, up to the amount by which the lines have grown.
 func (g *grouping) claim(entries []view.Row) {
 	g.claimed = map[claimKey]*leaks.Finding{}
-	if g.in.Leaks == nil {
+	if g.leaks == nil {
 		return
 	}
-	for i := range g.in.Leaks.Findings {
-		f := &g.in.Leaks.Findings[i]
+	for i := range g.leaks.Findings {
+		f := &g.leaks.Findings[i]
 		var shown int64
 		var others []*view.Row
 		for k := range entries {
@@ -322,7 +326,7 @@ func (g *grouping) purpose(m *group) string {
 			return "other"
 		}
 		return varpath.Fit(m.Holder, purposeWidth)
-	case e.Name == stacks.BeforeAttach && g.in.Leaks != nil && len(g.in.Leaks.Findings) > 0:
+	case e.Name == stacks.BeforeAttach && g.leaks != nil && len(g.leaks.Findings) > 0:
 		return Unread
 	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing else is known: "[before attach]"
 		return strings.Trim(e.Name, "[]")
@@ -345,9 +349,9 @@ func (g *grouping) finish(m *group) Row {
 	}
 	head := ""
 	if len(m.growing) > 0 {
-		for i := range g.in.Leaks.Findings {
-			if f := &g.in.Leaks.Findings[i]; m.growing[f] {
-				r.Rate += Rate(f, &g.in.Leaks.Steps)
+		for i := range g.leaks.Findings {
+			if f := &g.leaks.Findings[i]; m.growing[f] {
+				r.Rate += Rate(f, &g.leaks.Steps)
 				head = cmp.Or(head, f.Name())
 			}
 		}

@@ -215,8 +215,21 @@ func TestFindingOfEntry(t *testing.T) {
 			require.Same(t, &report.Findings[c.want], got, c.what)
 		}
 	}
-	g.in.Leaks = nil
+	g.leaks = nil
 	require.Nil(t, g.finding(&view.Row{StackID: 1}, ""), "not judged")
+}
+
+// TestGrowthBeforeFailure: the rows of a failure that the program survived are judged by what was before it.
+func TestGrowthBeforeFailure(t *testing.T) {
+	in := &Input{View: emptyView()}
+	before := &leaks.Report{Findings: []leaks.Finding{{Holder: "kept[0..9]"}}}
+	in.Leaks, in.Before = &leaks.Report{}, before
+	for when, want := range map[When]*leaks.Report{AtFailure: before, AtEnd: in.Leaks, AtPeak: in.Leaks} {
+		in.When = when
+		require.Same(t, want, newGrouping(in).leaks)
+	}
+	in.When, in.Before = AtFailure, nil
+	require.Same(t, in.Leaks, newGrouping(in).leaks, "it ended the program")
 }
 
 // TestSameHolder: readings of a container at different moments name the same thing; elements of elements are another.

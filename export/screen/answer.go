@@ -196,13 +196,18 @@ func (p *printer) spare() {
 	}
 }
 
+// rates reports whether there is a column for growth.
+func (p *printer) rates() bool {
+	return p.a.Growing() || slices.ContainsFunc(p.a.Rows, func(r answer.Row) bool { return r.Finding != nil && r.Rate > 0 })
+}
+
 // rows prints the holders of the memory, in columns that fill the screen.
 func (p *printer) rows() {
 	if len(p.a.Rows) == 0 {
 		return
 	}
 	rate := ""
-	if p.a.Growing() {
+	if p.rates() {
 		rate = fmt.Sprintf("%*s", answerRate, "growth")
 	}
 	name, place := p.columnsOf()
@@ -228,7 +233,7 @@ const whole = 1 << 10
 // its name is printed below it.
 func (p *printer) columnsOf() (names, places int) {
 	room := p.screen.width() - 2 - answerBytes - answerShare - 2
-	if p.a.Growing() {
+	if p.rates() {
 		room -= answerRate
 	}
 	room -= utf8.RuneCountInString(p.screen.noBar())
@@ -249,7 +254,7 @@ func (p *printer) columnsOf() (names, places int) {
 		longest = max(longest, utf8.RuneCountInString(title))
 	}
 	most := max(room/2, room-place)
-	if p.a.Growing() {
+	if p.rates() {
 		most = room - leastPlace
 	}
 	names = max(leastName, min(longest, most))
@@ -293,7 +298,7 @@ func (p *printer) answerRow(r *answer.Row) {
 	switch {
 	case r.Finding != nil && r.Rate > 0:
 		growth = fmt.Sprintf("%*s", answerRate, "+"+table.MeanBytes(r.Rate)+"/s")
-	case p.a.Growing():
+	case p.rates():
 		growth = strings.Repeat(" ", answerRate)
 	}
 	figures := fmt.Sprintf("%*s%*s%s", answerBytes, table.SignedBytes(r.Bytes), answerShare, table.Share(r.Share), growth)
@@ -412,14 +417,14 @@ func (p *printer) rest() {
 	var parts, doubtful []string
 	for _, s := range p.a.Rest {
 		text := s.Name + " " + table.SignedBytes(s.Bytes)
-		if s.Name == answer.Unread && p.a.Growing() {
+		if s.Name == answer.Unread && p.rates() {
 			doubtful = append(doubtful, text)
 		} else {
 			parts = append(parts, text)
 		}
 	}
 	head := "  others   "
-	if p.a.Growing() {
+	if p.rates() {
 		head = "  steady   "
 	}
 	if len(parts) > 0 {
