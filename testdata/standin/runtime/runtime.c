@@ -232,6 +232,7 @@ cudaError cudaStreamDestroy(void *s) { return CALL(cuStreamDestroy(s)); }
 cudaError cudaStreamSynchronize(void *s) { return CALL(cuStreamSynchronize(s)); }
 cudaError cudaStreamQuery(void *s) { return CALL(cuStreamQuery(s)); }
 cudaError cudaStreamWaitEvent(void *s, void *e, unsigned flags) { return CALL(cuStreamWaitEvent(s, e, flags)); }
+cudaError cudaStreamGetId(void *s, uint64_t *id) { return CALL(cuStreamGetId(s, id)); }
 cudaError cudaStreamGetPriority(void *s, int *priority) { return CALL(cuStreamGetPriority(s, priority)); }
 cudaError cudaStreamIsCapturing(void *s, int *status) { return CALL(cuStreamIsCapturing(s, status)); }
 static cudaError capture(void *s, int *status, uint64_t *id, void **g, const void **deps, const void **edges,
