@@ -40,6 +40,7 @@ struct arguments {
 	u64 reg[8];
 	u64 sp;
 	u64 all[RAW_WORDS]; /* the registers by their DWARF numbers, of a HOOK_POINT */
+	u64 request;	    /* bytes of the last HOOK_REQUEST; 0: none, or a report took it */
 };
 
 struct thread {
@@ -178,6 +179,11 @@ static __always_inline u64 resolve(struct arguments *a, struct operand *o)
 
 	if (o->from == FROM_NONE || o->from == FROM_RETURN || o->from == FROM_RETURNED)
 		return v;
+	if (o->from == FROM_REQUEST) {
+		v = a->request;
+		a->request = 0;
+		return v;
+	}
 	if (o->from >= FROM_REGISTER)
 		return resolve_point(a, o);
 	u64 base = argument_or_word(a, o->arg);
@@ -559,6 +565,12 @@ static __always_inline bool call_enter(struct hit *h)
 		if (h->hook->flags & HOOK_REPORT)
 			th->depth--;
 		outcome(h, OUT_OTHER);
+		return 0;
+	}
+	if (h->hook->flags & HOOK_REQUEST) {
+		th->args.request = c->value[VALUE_DIMS];
+		th->depth--;
+		outcome(h, OUT_ENTERED);
 		return 0;
 	}
 	if (h->hook->flags & HOOK_REPORT)

@@ -27,6 +27,7 @@ enum operand_from {
 	FROM_MEMORY = 8,
 	FROM_CONSTANT = 9,  /* `offset`, shifted by `arg` */
 	FROM_RETURNED = 10, /* at return, u64 at `offset` of what the returned value points to */
+	FROM_REQUEST = 11, /* what the thread's last HOOK_REQUEST asked for; 0: taken by a report */
 };
 
 struct operand {
@@ -45,6 +46,7 @@ enum hook_flag {
 	HOOK_REPORT = 16, /* its arguments say what has happened: the event is sent at its entry */
 	HOOK_NO_STATUS = 32, /* it returns no error number: a value, or nothing */
 	HOOK_POINT = 64, /* the probe is not on a function's entry, and its operands are anywhere */
+	HOOK_REQUEST = 128, /* it asks for memory, and a report within it says which: no event */
 };
 
 /* What serves a row. */

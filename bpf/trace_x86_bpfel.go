@@ -133,6 +133,7 @@ const (
 	TraceHookFlagHOOK_REPORT    TraceHookFlag = 16
 	TraceHookFlagHOOK_NO_STATUS TraceHookFlag = 32
 	TraceHookFlagHOOK_POINT     TraceHookFlag = 64
+	TraceHookFlagHOOK_REQUEST   TraceHookFlag = 128
 )
 
 type TraceHookProgram uint32
@@ -213,6 +214,7 @@ const (
 	TraceOperandFromFROM_MEMORY   TraceOperandFrom = 8
 	TraceOperandFromFROM_CONSTANT TraceOperandFrom = 9
 	TraceOperandFromFROM_RETURNED TraceOperandFrom = 10
+	TraceOperandFromFROM_REQUEST  TraceOperandFrom = 11
 )
 
 type TraceOperandName uint32
@@ -438,10 +440,11 @@ type TraceThread struct {
 		Pad         [6]uint8
 	}
 	Args struct {
-		_   structs.HostLayout
-		Reg [8]uint64
-		Sp  uint64
-		All [18]uint64
+		_       structs.HostLayout
+		Reg     [8]uint64
+		Sp      uint64
+		All     [18]uint64
+		Request uint64
 	}
 	FirstSp uint64
 	Context uint64

@@ -18,6 +18,8 @@ const (
 	OTel Allocator = 2
 	// CuPy is CuPy's default pool (cupy.cuda.MemoryPool).
 	CuPy Allocator = 3
+	// RMM is the pool of RAPIDS' memory manager (rmm::mr::pool_memory_resource).
+	RMM Allocator = 4
 )
 
 // facts describes how one allocator differs from the others. The zero value claims nothing.
@@ -33,6 +35,7 @@ var known = map[Allocator]facts{
 	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true},
 	BFC:   {title: "BFC", sizedFrees: true},
 	CuPy:  {title: "CuPy"},
+	RMM:   {title: "RMM", sizedFrees: true},
 	OTel:  {title: "OpenTelemetry", sampled: true},
 }
 

@@ -37,6 +37,7 @@ var rows = []row{
 	{name: "JAX", globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
 	{name: "TensorFlow", globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
 	{name: "CuPy", globs: []string{"_softlink.cpython-*.so"}, file: "../../cupy/_version.py"},
+	{name: "RMM", globs: []string{"librmm.so"}, file: "../VERSION"},
 	{name: "ONNX Runtime", globs: []string{"libonnxruntime_providers_cuda.so"}, file: "../__init__.py"},
 	{name: "TensorRT", globs: []string{"libnvinfer.so*"}},
 	{name: "llama.cpp", globs: []string{"libggml-cuda.so*"}},
@@ -97,9 +98,11 @@ func (r *row) read(p *process.Process, library string) Framework {
 	return out
 }
 
-// Lines of the files of versions. PyTorch writes the first and the second (tools/generate_torch_version.py), jaxlib _version.
+// Lines of the files of versions. PyTorch writes the first and the second (tools/generate_torch_version.py), jaxlib _version. RMM's
+// file is the number alone, such as 26.10.00.
 var (
 	versionLine = regexp.MustCompile(`^(?:__version__|_version|full_version) *= *['"]([^'"]{1,64})['"]`)
+	bareLine    = regexp.MustCompile(`^\d{1,4}(?:\.\d{1,4}){1,3}$`)
 	cudaLine    = regexp.MustCompile(`^cuda[^=]*= *['"]([^'"]{1,32})['"]`)
 )
 
@@ -112,6 +115,9 @@ func parseVersion(f io.Reader) (version, cuda string) {
 	for lines := 0; s.Scan() && lines < maxLines; lines++ {
 		if m := versionLine.FindStringSubmatch(s.Text()); m != nil {
 			version = m[1]
+		}
+		if bareLine.MatchString(s.Text()) {
+			version = s.Text()
 		}
 		if m := cudaLine.FindStringSubmatch(s.Text()); m != nil {
 			cuda = m[1]

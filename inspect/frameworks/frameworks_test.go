@@ -16,6 +16,7 @@ func TestParseVersion(t *testing.T) {
 		"1.13":                     {"__version__ = '1.13.1'\ndebug = False\ncuda = '11.7'\ngit_version = 'x'\nhip = None\n", "1.13.1", "11.7"},
 		"CPU":                      {"__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n", "2.6.0+cpu", ""},
 		"quoted otherwise":         {"__version__=\"2.1\"\ncuda=\"12.1\"", "2.1", "12.1"},
+		"RMM":                      {"26.10.00\n", "26.10.00", ""},
 		"empty":                    {"", "", ""},
 		"line longer than allowed": {"__version__ = '" + strings.Repeat("9", 65) + "'", "", ""},
 		"endless line":             {strings.Repeat("x", 1<<20) + "\n__version__ = '2.0'", "", ""},

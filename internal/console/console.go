@@ -208,11 +208,11 @@ func wanted(l *hook.Library) string {
 // theirs are; and of the frameworks PyTorch, where no other one is.
 func missing(f *recorder.Found, l *hook.Library) []string {
 	other := func(l *hook.Library) bool { return l == hook.HIP || l == hook.LevelZero }
-	if other(l) || l == hook.BFC || l == hook.CuPy || l == hook.OTel {
+	own := func(l *hook.Library) bool { return l == hook.BFC || l == hook.CuPy || l == hook.RMM }
+	if other(l) || own(l) || l == hook.OTel {
 		return nil
 	}
-	framework := func(h recorder.Hook) bool { return h.Library == hook.BFC || h.Library == hook.CuPy }
-	if l == hook.Torch && slices.ContainsFunc(f.Hooks, framework) {
+	if l == hook.Torch && slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return own(h.Library) }) {
 		return nil
 	}
 	if slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return h.Library == hook.OTel }) {

@@ -264,8 +264,8 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 	switch e.Kind {
 	case event.KindAlloc, event.KindOutOfMemory:
 		e.Size, e.Layer = row.EventSize(dims), row.EventLayer(dims)
-		if row.Requested > 0 {
-			e.Requested = dims[row.Requested]
+		if n, ok := row.EventRequested(dims); ok {
+			e.Requested = n
 		}
 	case event.KindFree:
 		if e.Layer == event.LayerTorch {

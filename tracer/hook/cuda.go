@@ -9,7 +9,7 @@ import (
 )
 
 // Rows is the table of traced functions.
-var Rows = slices.Concat(torchRows, bfcRows, cupyRows, pointRows, markRows, driverRows, runtimeRows, hipRows, levelZeroRows)
+var Rows = slices.Concat(torchRows, bfcRows, cupyRows, rmmRows, pointRows, markRows, driverRows, runtimeRows, hipRows, levelZeroRows)
 
 // maker makes the rows of one library.
 type maker struct {

@@ -25,6 +25,9 @@ const (
 	Mark
 	// Report is a function whose arguments describe what an allocator has done. Entry only.
 	Report
+	// Request asks an allocator for memory, the first of Dims in bytes; a Report within the call says which block it gets. No event.
+	// Entry only.
+	Request
 	// Point is a probe that a library defines itself (USDT), at any instruction: its arguments describe what an allocator
 	// has done. Symbol is its name without the provider. Operands are arguments of the probe; its note states where they are.
 	Point
@@ -66,6 +69,8 @@ var (
 	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so", "xla_extension.so"}}
 	// CuPy is the module of CuPy that has its memory pool.
 	CuPy = &Library{Name: "CuPy pool", Globs: []string{"cupy/cuda/memory.*.so"}}
+	// RMM is RAPIDS' memory manager, and the library through which PyTorch uses it.
+	RMM = &Library{Name: "RMM pool", Globs: []string{"librmm.so", "rmm/librmm/_torch_allocator.so"}}
 	// OTel is any library that reports its allocations by the probes of OpenTelemetry's contract for memory.
 	OTel = &Library{Name: "OpenTelemetry", Provider: "otel_memory"}
 	// LevelZero is the loader that every user of Intel's driver calls.
@@ -76,7 +81,7 @@ var (
 )
 
 // Libraries lists them in the order in which they are shown on Linux, without Autograd, which allocates no memory.
-var Libraries = []*Library{Torch, BFC, CuPy, OTel, Driver, Runtime, HIP, LevelZero}
+var Libraries = []*Library{Torch, BFC, CuPy, RMM, OTel, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is the maximum number of dimensions of a row: MAX_DIMS in bpf/limits.h.
 const MaxDims = 7
@@ -135,6 +140,8 @@ type Row struct {
 	Bytes func(dims []uint64) uint64
 	// Requested is the index in Dims of the bytes that the program asked for; 0: the call does not distinguish them from the size.
 	Requested int
+	// Asked computes the bytes that the program asked for from Dims. Nil: Requested names them.
+	Asked func(dims []uint64) uint64
 	// NoStatus means that the function returns a value or nothing instead of an error number.
 	NoStatus bool
 	// Where computes the layer of the memory from Dims. Nil: the layer is Layer.
@@ -159,6 +166,14 @@ func (r *Row) EventSize(dims []uint64) uint64 {
 	default:
 		return r.Bytes(dims[:len(r.Dims)])
 	}
+}
+
+// EventRequested returns the bytes that the program asked for in a call with these dimensions, and whether the call contains them.
+func (r *Row) EventRequested(dims []uint64) (bytes uint64, ok bool) {
+	if r.Asked != nil {
+		return r.Asked(dims[:len(r.Dims)]), true
+	}
+	return dims[r.Requested], r.Requested > 0
 }
 
 // EventLayer returns the layer of a call with these dimensions.

@@ -32,6 +32,9 @@ func TestMatches(t *testing.T) {
 		"cupy/cuda/memory.cpython-313-x86_64-linux-gnu.so":                    CuPy,
 		"/site-packages/rmm/memory.cpython-311-x86_64-linux-gnu.so":           nil,
 		"/site-packages/cupy/cuda/memory_hook.cpython-311.so":                 nil,
+		"/site-packages/librmm/lib64/librmm.so":                               RMM,
+		"/site-packages/rmm/librmm/_torch_allocator.so":                       RMM,
+		"/site-packages/other/_torch_allocator.so":                            nil,
 		"/opt/libcudart.so.12":                                                Runtime,
 		"/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12":              Runtime,
 		"/site-packages/torch/lib/libcudart-e409450e.so.11.0":                 Runtime,
@@ -93,6 +96,10 @@ func TestRowsAreValid(t *testing.T) {
 				require.Equal(t, []Arg{None, None, None, None}, []Arg{r.Size, r.Allocated, r.Reserved, r.Device})
 			case Report:
 				checkReport(t, r)
+			case Request:
+				require.Zero(t, r.Kind, "it makes no event")
+				require.Len(t, r.Dims, 1)
+				require.Equal(t, FromArg, r.Dims[0].From)
 			case Point:
 				checkPoint(t, r)
 			case Call:

@@ -28,6 +28,8 @@ const (
 	FromConstant
 	// FromReturned is the u64 at Offset of the structure that the returned value points to; 0 if that is 0.
 	FromReturned
+	// FromRequest is the size of the thread's last Request; 0: none since the last report.
+	FromRequest
 )
 
 // Operand locates one value of a call. Arguments are counted from 0. On x86-64, 0 to 5 are in registers; 6 and up are

@@ -190,6 +190,8 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	switch r.Program {
 	case hook.Report:
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REPORT)
+	case hook.Request:
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REQUEST)
 	case hook.Point:
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_REPORT | bpf.TraceHookFlagHOOK_POINT)
 	}
