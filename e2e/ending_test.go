@@ -172,13 +172,22 @@ while True:
 func TestDurationOfJob(t *testing.T) {
 	a, b := startPython(t, endless), startPython(t, endless)
 	eventually(t, "both ranks to use the device", func() bool { return mapsCUDA(a.pid) && mapsCUDA(b.pid) })
-	c := newCommand(t, "-p", fmt.Sprintf("%d,%d", a.pid, b.pid), "-o", "OUT", "-d", "3s", "-f", "none").start(t).ready(t)
-	c.succeeds(t)
-	for _, dir := range []string{c.out(), filepath.Join(c.out(), fmt.Sprint("pid", a.pid)), filepath.Join(c.out(), fmt.Sprint("pid", b.pid))} {
-		took := time.Duration(readProfile(t, filepath.Join(dir, "alloc.pb.gz")).DurationNanos)
-		t.Logf("%s: %s", filepath.Base(dir), took)
-		require.InDelta(t, 3, took.Seconds(), 2, dir) // 0.2 on a quiet machine, 1 beside two other suites; with the reading of holders 5.6
+	longest := time.Duration(math.MaxInt64)
+	for range 3 { // a busy machine makes one of them longer
+		c := newCommand(t, "-p", fmt.Sprintf("%d,%d", a.pid, b.pid), "-o", "OUT", "-d", "3s", "-f", "none").start(t).ready(t)
+		c.succeeds(t)
+		most := time.Duration(0)
+		for _, dir := range []string{c.out(), filepath.Join(c.out(), fmt.Sprint("pid", a.pid)), filepath.Join(c.out(), fmt.Sprint("pid", b.pid))} {
+			took := time.Duration(readProfile(t, filepath.Join(dir, "alloc.pb.gz")).DurationNanos)
+			t.Logf("%s: %s", filepath.Base(dir), took)
+			require.Greater(t, took, 3*time.Second, dir)
+			most = max(most, took)
+		}
+		if longest = min(longest, most); longest < 5*time.Second {
+			return
+		}
 	}
+	require.Fail(t, "too long", "%s", longest) // 3.2 s on a quiet machine, 4 beside two other suites; with the reading of holders 5.6
 }
 
 // mapsCUDA reports whether a process has the runtime of CUDA in its memory.

@@ -53,20 +53,14 @@ func (s *Source) leaksWith(others ...*view.Visitor) (*leaks.Report, error) {
 	return s.leaks, nil
 }
 
-// leaksBefore is Leaks of what was before the last failed request, if the program went on: what had grown by then may be gone. nil: it did
-// not, or none failed.
+// leaksBefore is leaks.Before of the source.
 func (s *Source) leaksBefore() (*leaks.Report, error) {
-	failed, _ := s.Trace.Refusals()
 	table, err := s.Steps()
-	if err != nil || len(failed) == 0 || leaks.Failure(s.Trace, table) > 0 {
-		return nil, err
+	if err != nil || s.before != nil {
+		return s.before, err
 	}
-	if s.before == nil {
-		options := leakOptions(s)
-		options.Until = failed[len(failed)-1].Event.Time
-		if s.before, err = leaks.Find(s.Trace, table, options); err != nil {
-			return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
-		}
+	if s.before, err = leaks.Before(s.Trace, table, leakOptions(s)); err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
 	return s.before, nil
 }

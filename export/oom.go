@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/oom"
@@ -27,7 +25,7 @@ func (s *Source) OOM() (*oom.Report, error) {
 	if s.oom != nil {
 		return s.oom, nil
 	}
-	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: withSizes(s.Trace.Readings(), driverOf(s.End))}
+	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: oom.WithSizes(s.Trace.Readings(), driverOf(s.End))}
 	if s.End != nil {
 		in.Ended = s.End.Reason == recording.ReasonExited || s.End.Reason == recording.ReasonExeced
 		in.Exit = s.End.ExitStatus
@@ -48,20 +46,6 @@ func (s *Source) OOM() (*oom.Report, error) {
 	}
 	s.oom = report
 	return report, s.replayOOM(report)
-}
-
-// withSizes adds a reading of the devices' sizes at the end, which do not change.
-func withSizes(readings []figures.Reading, driver []figures.DriverUse) []figures.Reading {
-	var sizes []figures.DeviceSize
-	for i := range driver {
-		if d := &driver[i]; d.Device >= 0 && d.Total != figures.Unknown {
-			sizes = append(sizes, figures.DeviceSize{Device: d.Device, Bytes: d.Total})
-		}
-	}
-	if sizes == nil {
-		return readings
-	}
-	return append(slices.Clone(readings), figures.Reading{Time: math.MaxUint64, Sizes: sizes})
 }
 
 // replayOOM finds out whether expandable segments would have helped where the memory was free in pieces, for the request that a summary

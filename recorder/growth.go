@@ -18,7 +18,6 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -60,18 +59,12 @@ type growth struct {
 	freed   time.Time                      // time of the last reading of the devices
 	held    [][]leaks.Holder               // holder scans, the latest last
 	facts   map[string]figures.HolderFacts // facts that scans found, by name of the holder; nil: none yet
-	first   map[string]firstFacts          // by varpath.Key of the name
+	lengths leaks.Lengths
 	// optimizer: a scan found optimizer state.
 	optimizer bool
 	blind     bool           // the last reading of holders failed
 	tries     int            // number of scans since which the same findings have no holder
 	all       []leaks.Holder // holders of the lines in the last scan made for another reason
-}
-
-// firstFacts are the facts about containers with a bound when they were first read.
-type firstFacts struct {
-	figures.HolderFacts
-	scan *Scan // of that reading
 }
 
 // rooms is the free memory and the size of each device, bytes.
@@ -381,31 +374,13 @@ func (g *growth) learn(j *view.Joined) {
 	g.optimizer = g.optimizer || j != nil && j.Holds(phases.OptimizerState)
 	for name, f := range leaks.Facts(j) {
 		if g.facts == nil {
-			g.facts, g.first = map[string]figures.HolderFacts{}, map[string]firstFacts{}
+			g.facts = map[string]figures.HolderFacts{}
 		}
-		if f.Most > 0 {
-			f.Was = g.lengthBefore(name, &f)
+		if latest := g.process.scans.latest; latest != nil {
+			f.Was = g.lengths.Was(name, &f, latest.Until)
 		}
 		g.facts[name] = f
 	}
-}
-
-// elementShare: if an element of a container holds more than 1/elementShare more than at first, it may grow by itself.
-const elementShare = 4
-
-// lengthBefore returns the number of elements that containers of a name had when they were first read; 0: it is not known, they are
-// others, or this is the first reading.
-func (g *growth) lengthBefore(name string, now *figures.HolderFacts) uint64 {
-	key := varpath.Key(name)
-	was, ok := g.first[key]
-	if !ok {
-		g.first[key] = firstFacts{*now, g.process.scans.latest}
-		return 0
-	}
-	if was.scan == g.process.scans.latest || was.Most != now.Most || now.Each > was.Each+was.Each/elementShare {
-		return 0
-	}
-	return was.Length
 }
 
 // conclude makes the last report, with the knowledge at the end, and returns its text.

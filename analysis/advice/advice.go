@@ -95,6 +95,7 @@ var rules = []Rule{
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
+	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what it has not read yet: read from both, or drop it", beforeTee)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
@@ -197,6 +198,15 @@ func sayCached(e *Evidence) string {
 // isFinalizer: a callback that weakref.finalize keeps until its object is freed is a method of an object.
 func isFinalizer(e *Evidence) bool {
 	return strings.Contains(e.Holder, "weakref.finalize._registry") && strings.Contains(e.Holder, ".func.__self__")
+}
+
+// beforeTee returns the iterator of itertools.tee() that leads to the blocks; empty: none does.
+func beforeTee(e *Evidence) string {
+	name, _, ok := strings.Cut(e.Holder, varpath.Tee)
+	if !ok {
+		return ""
+	}
+	return short(name)
 }
 
 func isBounded(e *Evidence) bool {

@@ -116,6 +116,14 @@ var proofs = map[string]struct {
 			"one element": {Holder: "task.quality.total", Facts: Facts{Reset: "task.quality"}},
 		},
 	},
+	"tee": {
+		is:   Evidence{Holder: "main() local pipeline.calibration.<_tee+16>"},
+		says: "pipeline.calibration is an iterator of itertools.tee(), which keeps what it has not read yet",
+		not: map[string]Evidence{
+			"another object of C": {Holder: "pipeline.calibration.<_grouper+16>"},
+			"a list":              {Holder: "pipeline.calibration[0..9]"},
+		},
+	},
 	"finalize": {
 		is:   Evidence{Holder: "weakref.finalize._registry[105 keys].func.__self__.kv[0..1]"},
 		says: "pass a function that does not refer to it",

@@ -18,7 +18,8 @@ type gathered struct {
 	threads    map[uint64]bool           // threads whose frames have the variable
 	bounded    map[uint64]*bounded       // containers with a bound, by address
 	elements   heldElements
-	slices     int // blocks that are shown in part, less those that are shown as a whole or of which it is not known
+	open       bool // one of the containers with a bound is not full
+	slices     int  // blocks that are shown in part, less those that are shown as a whole or of which it is not known
 }
 
 // heldElements are the elements with blocks of each container, whatever the blocks are called: two paths can lead to one container.
@@ -91,6 +92,7 @@ func (g *gathered) add(b *scan.Block) {
 			}
 		}
 		if s.Most > 0 && i+1 < len(b.Path) {
+			g.Full, g.open = true, g.open || s.Length < s.Most
 			g.bound(s, b.Path[i+1].Addr, b)
 		}
 		if s.Resets && i+1 < len(b.Path) {
@@ -171,7 +173,7 @@ func (g *gathered) finish() {
 	if g.Chain < leastNodes {
 		g.Chain = 0
 	}
-	g.Slice = g.slices > 0
+	g.Slice, g.Full = g.slices > 0, g.Full && !g.open
 	g.bounds()
 	if g.Threads = len(g.threads); g.Threads == 1 {
 		g.Threads = 0

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
@@ -296,10 +297,15 @@ func TestOneHolder(t *testing.T) {
 		{"more of it", []Holder{row("a", "x", 10, 5), row("a", "<C++>", 31, 7), row("a", "[none]", 60, 9)}, "", 0},
 		{"the first of two", []Holder{row("a", "x", 50, 5), row("a", "y", 50, 5)}, "x", 0},
 	} {
-		best, open := f.holder(c.rows)
+		best, open := f.holder(c.rows, nil)
 		require.Equal(t, []any{c.best, c.open}, []any{best, open}, c.what)
 	}
-	best, _ := f.holder([]Holder{row("a", "kept[*]['loss']", 40, 1), row("a", "kept[*]['score']", 40, 1), row("a", "other", 20, 1), row("a", "more", 60, 1)})
+	full := map[string]advice.Facts{"items[0..9]": {Full: true}}
+	best, open := f.holder([]Holder{row("a", "items[0..9]", 60, 6), row("a", "heap[0..9].item", 50, 5)}, full)
+	require.Equal(t, []any{"heap[0..9].item", uint64(6)}, []any{best, open}, "a full container does not grow")
+	best, _ = f.holder([]Holder{row("a", "items[0..9]", 60, 6), row("a", "x", 50, 4)}, full)
+	require.Equal(t, "items[0..9]", best, "nothing else has many")
+	best, _ = f.holder([]Holder{row("a", "kept[*]['loss']", 40, 1), row("a", "kept[*]['score']", 40, 1), row("a", "other", 20, 1), row("a", "more", 60, 1)}, nil)
 	require.Equal(t, "kept[*]['loss', 'score']", best, "what holds the holders")
 }
 

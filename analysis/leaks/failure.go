@@ -20,3 +20,14 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 	}
 	return last.Event.Time
 }
+
+// Before judges what was before the last failed request, if the program went on: what had grown by then may be freed. nil: it did not go
+// on, or no request failed.
+func Before(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
+	failed, _ := t.Refusals()
+	if len(failed) == 0 || Failure(t, table) > 0 {
+		return nil, nil
+	}
+	o.Until = failed[len(failed)-1].Event.Time
+	return Find(t, table, o)
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -343,8 +344,15 @@ const commonShare = 0.75
 
 // holder returns the holder of most blocks of a finding's sites, as their innermost common container: "kept[0..99]" for
 // "kept[0..99].loss" and "kept[0..99].score"; empty when not known. Names in brackets are not holders. A running job
-// has newer blocks that no scan covers; if they are the majority, the known ones decide, and open counts the others.
-func (f *Finding) holder(all []Holder) (best string, open uint64) {
+// has newer blocks that no scan covers; if they are the majority, the known ones decide, and open counts the others. A container that is
+// full names nothing if another one has blocks, too.
+func (f *Finding) holder(all []Holder, facts map[string]advice.Facts) (best string, open uint64) {
+	full := func(h *Holder) bool { return facts[h.Name].Full }
+	if !slices.ContainsFunc(all, func(h Holder) bool {
+		return slices.Contains(f.Sites, h.Site) && h.Named() && h.Blocks >= attributedFrom && !full(&h)
+	}) {
+		full = func(*Holder) bool { return false }
+	}
 	var parts []varpath.Part
 	var sum, known, native uint64
 	for i := range all {
@@ -352,6 +360,8 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 		switch {
 		case !slices.Contains(f.Sites, h.Site):
 			continue
+		case h.Named() && full(h):
+			open += h.Blocks
 		case h.Named():
 			known += h.Bytes
 			parts = append(parts, varpath.Part{Name: h.Name, Bytes: h.Bytes})
@@ -391,13 +401,13 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 	if !f.isMostOf(sites) {
 		sites = nil
 	}
-	now, open := f.holder(d.held.of(f))
+	now, open := f.holder(d.held.of(f), o.Facts)
 	if now == "" {
-		now, open = f.holder(sites)
+		now, open = f.holder(sites, o.Facts)
 	}
 	f.Newer = min(open, f.LiveBlocks)
 	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
-		f.holdEarlier(o.Earlier)
+		f.holdEarlier(o)
 	}
 	f.Holder = cmp.Or(f.Holder, now)
 	if next := f.passedOn(o); next != "" {
@@ -424,9 +434,9 @@ func (f *Finding) isMostOf(all []Holder) bool {
 func (h *Holder) Named() bool { return h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' }
 
 // holdEarlier sets the holder from the latest earlier scan that has one, and attributes newer blocks that are alike to it.
-func (f *Finding) holdEarlier(readings [][]Holder) {
-	for _, all := range slices.Backward(readings) {
-		holder, open := f.holder(all)
+func (f *Finding) holdEarlier(o *Options) {
+	for _, all := range slices.Backward(o.Earlier) {
+		holder, open := f.holder(all, o.Facts)
 		if f.Holder = holder; f.Holder == "" || strings.HasPrefix(f.Holder, unnamedHolder) {
 			f.Holder = ""
 			continue

@@ -160,6 +160,7 @@ const leastCopied = 64 << 10
 // setLoaded finds memory that was loaded from a file to the device in addition to parameters of the same sizes.
 func (f *follower) setLoaded(c *Case, h *heap.Heap) {
 	if c.Stack != nil && advice.SignsOf(c.Stack.Frames).Has(advice.Load) {
+		f.setLoading(c, h)
 		return // not copied yet
 	}
 	parameters, whole := map[uint64]int{}, uint64(0)
@@ -188,6 +189,34 @@ func (f *follower) setLoaded(c *Case, h *heap.Heap) {
 	var l Leftover
 	if f.sumUp(&l, copies); l.Bytes >= whole/2 && l.Bytes > 0 {
 		c.Loaded = l
+	}
+}
+
+// setLoading finds what the failing call has loaded from a file to the device, if most of it has the sizes of other blocks there: a
+// checkpoint that is to replace parameters and the state of an optimizer.
+func (f *follower) setLoading(c *Case, h *heap.Heap) {
+	others := map[uint64]int{}
+	var loaded []heap.Block
+	for b := range h.Blocks() {
+		switch {
+		case !f.has(c, &b) || b.Size < leastCopied:
+		case f.signsOf(b.Stack).Has(advice.Load) && f.in.Trace.SiteName(&b) == c.Site:
+			loaded = append(loaded, b)
+		default:
+			others[b.Size]++
+		}
+	}
+	var all, alike uint64
+	for i := range loaded {
+		n := loaded[i].Size
+		all += n
+		if others[n] > 0 {
+			others[n]--
+			alike += n
+		}
+	}
+	if all > 0 && 2*alike >= all {
+		f.sumUp(&c.Loading, loaded)
 	}
 }
 

@@ -104,7 +104,16 @@ func TestLoaded(t *testing.T) {
 	p.block(build, mib, mib, 0)
 	p.block(eventtest.Forward, 15*mib, mib, 0)
 	p.failIn(load, 16*mib)
-	require.Zero(t, p.find(t, Input{}).Cases[0].Loaded.Bytes, "it is just being loaded")
+	c := &p.find(t, Input{}).Cases[0]
+	require.Zero(t, c.Loaded.Bytes, "it is just being loaded")
+	require.EqualValues(t, mib, c.Loading.Bytes)
+	require.Equal(t, "train.py:5 main", c.Loading.Site)
+	p = newProgram()
+	p.segment(0, 20*mib)
+	p.block(load, 0, mib, 0)
+	p.block(eventtest.Forward, 2*mib, 3*mib, 0)
+	p.failIn(load, 16*mib)
+	require.Zero(t, p.find(t, Input{}).Cases[0].Loading.Bytes, "nothing has the sizes of what is loaded")
 }
 
 // TestElsewhere: other devices of the process, and what was gathered on the one that is full.

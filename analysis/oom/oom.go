@@ -150,6 +150,7 @@ type Case struct {
 	Attempt   Attempt     // kept of an attempt that was refused before; its Bytes are 0: nothing
 	Ended     Leftover    // state of an optimizer of an earlier phase
 	Loaded    Leftover    // loaded in addition to the parameters
+	Loading   Leftover    // loaded so far by the call that asks for more, beside other blocks of the same sizes
 	Elsewhere []DeviceUse // the other devices of the process
 	Casts     uint64      // bytes of copies of weights that autocast keeps
 	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step

@@ -3,6 +3,9 @@
 package oom
 
 import (
+	"math"
+	"slices"
+
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -205,4 +208,18 @@ func divide(row Holding, held map[string][]figures.HeldAt) []Holding {
 		out = append(out, row)
 	}
 	return out
+}
+
+// WithSizes adds a reading of the devices' sizes at the end, which do not change.
+func WithSizes(readings []figures.Reading, driver []figures.DriverUse) []figures.Reading {
+	var sizes []figures.DeviceSize
+	for i := range driver {
+		if d := &driver[i]; d.Device >= 0 && d.Total != figures.Unknown {
+			sizes = append(sizes, figures.DeviceSize{Device: d.Device, Bytes: d.Total})
+		}
+	}
+	if sizes == nil {
+		return readings
+	}
+	return append(slices.Clone(readings), figures.Reading{Time: math.MaxUint64, Sizes: sizes})
 }

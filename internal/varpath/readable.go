@@ -10,6 +10,9 @@ import (
 // Graph is the readable name of a graph of autograd that no variable was found to lead to.
 const Graph = "an autograd graph"
 
+// Tee begins the name of what an iterator of itertools.tee() refers to: the list of elements that it has not read.
+const Tee = ".<_tee+"
+
 var (
 	// graphNode is a node of a graph by its class, which differs from reading to reading: "C++ AddBackward0",
 	// "<torch::autograd::generated::AddmmBackward0>".
@@ -33,6 +36,9 @@ func Readable(name string) string {
 	}
 	if m := rooted.FindStringSubmatch(name); m != nil {
 		return m[1]
+	}
+	if iterator, _, ok := strings.Cut(name, Tee); ok {
+		return iterator + ".<tee>"
 	}
 	return name
 }
