@@ -93,18 +93,27 @@ func (f *Finding) hasFilled(now []Holder) bool {
 	if now == nil || size == 0 || f.LiveBlocks > facts.Length+facts.Length/likeShare { // an element may grow by itself
 		return false
 	}
-	dropped := uint64(0)
+	sum, _ := f.dropped(now, size)
+	return 2*sum < f.Grown/size
+}
+
+// dropped returns how many blocks of about a size may be of elements that gave way to those of a finding, and what holds most of them.
+func (f *Finding) dropped(now []Holder, size uint64) (sum uint64, most Holder) {
 	for i := range now {
-		h := &now[i]
+		h := now[i]
 		if h.Blocks == 0 || varpath.Within(h.Name, f.Holder) || h.Site != stacks.BeforeAttach && !slices.Contains(f.Sites, h.Site) {
 			continue
 		}
 		mixed := h.Name == "" || h.Name[0] == '[' // blocks of any size
-		if mean := h.Bytes / h.Blocks; mixed || isLike(mean, size) {
-			dropped += min(h.Blocks, h.Bytes/size)
+		if !mixed && !isLike(h.Bytes/h.Blocks, size) {
+			continue
+		}
+		h.Blocks = min(h.Blocks, h.Bytes/size)
+		if sum += h.Blocks; h.Named() && h.Blocks > most.Blocks {
+			most = h
 		}
 	}
-	return 2*dropped < f.Grown/size
+	return sum, most
 }
 
 // fillTogether marks findings that are in a container of which another finding proves that it has filled.

@@ -150,7 +150,13 @@ func TestPassedOn(t *testing.T) {
 		f := Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, LiveBlocks: 61, LiveBytes: 61 * each}
 		require.Equal(t, c.want, f.passedOn(&Options{Holders: c.now, Earlier: [][]Holder{c.before}}), name)
 	}
-	f := Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, Blocks: 1, Period: 1}
+	f := Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, LiveBlocks: 61, LiveBytes: 61 * each, Grown: 61 * each}
+	once := &Options{Facts: map[string]advice.Facts{f.Holder: {Length: 100, Most: 100, Full: true}}}
+	once.Holders = []Holder{row(stacks.BeforeAttach, f.Holder, 39), row(site, f.Holder, 61), row(stacks.BeforeAttach, "c.spilled[0..49]", 50)}
+	require.Equal(t, "c.spilled[0..49]", f.passedOn(once), "a full cache")
+	once.Holders[2].Blocks, once.Holders[2].Bytes = 30, 30*each
+	require.Empty(t, f.passedOn(once), "less than half of the growth")
+	f = Finding{Holder: "c.entries[0..99][1]", Sites: []string{site}, Blocks: 1, Period: 1}
 	require.Equal(t, "c.entries", f.grew(nil).Container)
 	same := [][]Holder{{row(stacks.BeforeAttach, "c.entries[0..99][1]", 100)}}
 	require.Empty(t, f.grew(same).Container, "it had as many before")

@@ -5,6 +5,7 @@ package leaks
 import (
 	"cmp"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
@@ -17,8 +18,8 @@ const (
 )
 
 // passedOn returns the holder that grows, if what holds the blocks of a finding does not: a cache that is full hands on as many elements
-// as it takes, older ones, to a list. It compares the last scan with the first that has both. Empty: no other container has grown, or
-// there is one scan only.
+// as it takes, older ones, to a list. It compares the last scan with the first that has both; of one scan only, what a container with a bound
+// that is full must have dropped is what grows. Empty: it is not known that another one grows.
 func (f *Finding) passedOn(o *Options) string {
 	if f.Holder == "" || f.LiveBlocks == 0 || o.Holders == nil {
 		return ""
@@ -46,6 +47,11 @@ func (f *Finding) passedOn(o *Options) string {
 			return most.Name
 		}
 		return ""
+	}
+	if advice.FactsOf(f.Holder, o.Facts).Full { // it cannot grow, but for what has just filled it
+		if sum, most := f.dropped(o.Holders, size); most.Blocks >= leastPassed && 2*most.Blocks >= max(sum, f.Grown/max(size, 1)) {
+			return most.Name
+		}
 	}
 	return ""
 }
