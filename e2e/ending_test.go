@@ -177,7 +177,8 @@ func TestDurationOfJob(t *testing.T) {
 		c := newCommand(t, "-p", fmt.Sprintf("%d,%d", a.pid, b.pid), "-o", "OUT", "-d", "3s", "-f", "none").start(t).ready(t)
 		c.succeeds(t)
 		most := time.Duration(0)
-		for _, dir := range []string{c.out(), filepath.Join(c.out(), fmt.Sprint("pid", a.pid)), filepath.Join(c.out(), fmt.Sprint("pid", b.pid))} {
+		for _, name := range []string{"", fmt.Sprint("pid", a.pid), fmt.Sprint("pid", b.pid)} {
+			dir := filepath.Join(c.out(), name)
 			took := time.Duration(readProfile(t, filepath.Join(dir, "alloc.pb.gz")).DurationNanos)
 			t.Logf("%s: %s", filepath.Base(dir), took)
 			require.Greater(t, took, 3*time.Second, dir)

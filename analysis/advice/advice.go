@@ -95,7 +95,8 @@ var rules = []Rule{
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
-	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what it has not read yet: read from both, or drop it", beforeTee)},
+	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
+		"it has not read yet: read from both, or drop it", beforeTee)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},

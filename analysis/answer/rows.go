@@ -51,7 +51,9 @@ type group struct {
 }
 
 func newGrouping(in *Input) *grouping {
-	g := &grouping{in: in, leaks: in.Leaks, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{}}
+	g := &grouping{
+		in: in, leaks: in.Leaks, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{},
+	}
 	if in.When == AtFailure && in.Before != nil {
 		g.leaks = in.Before
 	}

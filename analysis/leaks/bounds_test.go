@@ -305,7 +305,9 @@ func TestOneHolder(t *testing.T) {
 	require.Equal(t, []any{"heap[0..9].item", uint64(6)}, []any{best, open}, "a full container does not grow")
 	best, _ = f.holder([]Holder{row("a", "items[0..9]", 60, 6), row("a", "x", 50, 4)}, full)
 	require.Equal(t, "items[0..9]", best, "nothing else has many")
-	best, _ = f.holder([]Holder{row("a", "kept[*]['loss']", 40, 1), row("a", "kept[*]['score']", 40, 1), row("a", "other", 20, 1), row("a", "more", 60, 1)}, nil)
+	best, _ = f.holder([]Holder{
+		row("a", "kept[*]['loss']", 40, 1), row("a", "kept[*]['score']", 40, 1), row("a", "other", 20, 1), row("a", "more", 60, 1),
+	}, nil)
 	require.Equal(t, "kept[*]['loss', 'score']", best, "what holds the holders")
 }
 

@@ -55,7 +55,7 @@ type firstFacts struct {
 const elementShare = 4
 
 // Was returns the number of elements that containers of a name had when they were first read; 0: it is not known, they are others, or this
-// is the first reading. now is what a reading says of them, and time that of the reading, nanoseconds.
+// is the first reading. now is what a reading says about them, and time when it was made, nanoseconds.
 func (l *Lengths) Was(name string, now *advice.Facts, time uint64) uint64 {
 	if now.Most == 0 {
 		return 0
@@ -97,7 +97,7 @@ func (f *Finding) hasFilled(now []Holder) bool {
 	return 2*sum < f.Grown/size
 }
 
-// dropped returns how many blocks of about a size may be of elements that gave way to those of a finding, and what holds most of them.
+// dropped returns how many blocks of about a size may be of elements that gave way to a finding, and what holds most of them.
 func (f *Finding) dropped(now []Holder, size uint64) (sum uint64, most Holder) {
 	for i := range now {
 		h := now[i]

@@ -68,6 +68,7 @@ func TestFilled(t *testing.T) {
 	fuller, nested := one(0), one(0)
 	fuller.proof.facts.Most = 90
 	nested.LiveBlocks, nested.LiveBytes = 600, 600*64*kib
+	spilled := func(site string) Holder { return Holder{site, "a.spilled[0..29]", 30 * 64 * kib, 30} }
 	rows := func(more ...Holder) []Holder {
 		return append([]Holder{
 			{Site: "a.py:1 f", Name: "a.kept[0..79]", Bytes: 60 * 64 * kib, Blocks: 60},
@@ -85,8 +86,8 @@ func TestFilled(t *testing.T) {
 		"was full":                    {one(80), rows(), false},
 		"was read once":               {one(0), nil, false},
 		"nothing was dropped":         {one(0), rows(), true},
-		"what was dropped":            {one(0), rows(Holder{Site: stacks.BeforeAttach, Name: "a.spilled[0..29]", Bytes: 30 * 64 * kib, Blocks: 30}), false},
-		"its own, dropped":            {one(0), rows(Holder{Site: "a.py:1 f", Name: "a.spilled[0..29]", Bytes: 30 * 64 * kib, Blocks: 30}), false},
+		"what was dropped":            {one(0), rows(spilled(stacks.BeforeAttach)), false},
+		"its own, dropped":            {one(0), rows(spilled("a.py:1 f")), false},
 		"it may have been":            {one(0), rows(Holder{Site: stacks.BeforeAttach, Bytes: 30 * 64 * kib, Blocks: 30}), false},
 		"not full":                    {fuller, rows(), false},
 		"elements grow by themselves": {nested, rows(), false},
@@ -112,8 +113,9 @@ func TestLengths(t *testing.T) {
 		length, most, each uint64
 		time, want         uint64
 	}{
-		{"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..8]", 9, 9, 600, 2, 5}, {"a.kept[0..8]", 9, 9, 700, 3, 0},
-		{"a.kept[0..8]", 9, 18, 512, 3, 0}, {"b.kept[0..8]", 9, 9, 512, 3, 0}, {"b.kept[0..8]", 9, 9, 512, 4, 9},
+		{"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..8]", 9, 9, 600, 2, 5},
+		{"a.kept[0..8]", 9, 9, 700, 3, 0}, {"a.kept[0..8]", 9, 18, 512, 3, 0},
+		{"b.kept[0..8]", 9, 9, 512, 3, 0}, {"b.kept[0..8]", 9, 9, 512, 4, 9},
 	} {
 		require.Equal(t, c.want, l.Was(c.name, &advice.Facts{Length: c.length, Most: c.most, Each: c.each}, c.time), "%+v", c)
 	}

@@ -18,8 +18,8 @@ const (
 )
 
 // passedOn returns the holder that grows, if what holds the blocks of a finding does not: a cache that is full hands on as many elements
-// as it takes, older ones, to a list. It compares the last scan with the first that has both; of one scan only, what a container with a bound
-// that is full must have dropped is what grows. Empty: it is not known that another one grows.
+// as it takes, older ones, to a list. It compares the last scan with the first that has both. Of one scan only, what a full container with
+// a bound must have dropped is what grows. Empty: it is not known that another one grows.
 func (f *Finding) passedOn(o *Options) string {
 	if f.Holder == "" || f.LiveBlocks == 0 || o.Holders == nil {
 		return ""
@@ -56,8 +56,8 @@ func (f *Finding) passedOn(o *Options) string {
 	return ""
 }
 
-// containers adds up the blocks of about a size by the container that holds them, whatever line they are from. The name is that of the
-// most blocks.
+// containers adds up the blocks of about a size by the container that holds them, whatever line they are from. A container has the name
+// under which it holds most blocks.
 func containers(all []Holder, size uint64) map[string]Holder {
 	out, most := map[string]Holder{}, map[string]uint64{}
 	for i := range all {

@@ -62,8 +62,8 @@ func (h *Heap) NewLimits(img Image) *Limits {
 	return &Limits{heap: h, image: img, scopes: map[uint64]*limitScope{}, found: map[uint64]limitFound{}}
 }
 
-// Find returns the number of elements of a list, deque or dictionary that is an attribute of an object or a global variable of a module, and
-// the number up to which the functions there let it grow. Such a function asks for len() of the container, and names a number above
+// Find returns the number of elements of a list, deque or dictionary that is an attribute of an object or a global variable of a module,
+// and the number up to which the functions there let it grow. Such a function asks for len() of the container, and names a number above
 // its length by a word for a limit or in capitals: an attribute of the object or of its class, or a global variable. A number that is
 // called otherwise can be a counter, and a growing list would be taken for one that fills.
 //
@@ -314,7 +314,7 @@ type instructionForm struct {
 	null                          int    // what LOAD_GLOBAL of a function to call adds
 	callUnits                     int    // of the call of len(), from the first unit with its number of arguments
 	comparisons, constants        []byte // COMPARE_OP and LOAD_CONST, and their specialised forms (Include/opcode.h, Include/opcode_ids.h)
-	small                         byte   // LOAD_SMALL_INT; 0: there is none
+	small                         byte   // LOAD_SMALL_INT; 0: the version lacks it
 }
 
 func formOf(minor int) instructionForm {

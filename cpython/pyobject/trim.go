@@ -30,7 +30,7 @@ type bytecode struct {
 	minor  int      // of the version
 }
 
-// argument returns the argument of the instruction at a unit; -1: there is none.
+// argument returns the argument of the instruction at a unit; -1: the code ends before it.
 func (b *bytecode) argument(unit int) int {
 	if unit < 0 || 2*unit+1 >= len(b.code) {
 		return -1
@@ -61,7 +61,7 @@ func (b *bytecode) globalVariable(unit int) (name, next int) {
 	return b.named(unit, b.globalShift), unit + 1 + b.globalCaches
 }
 
-// named returns the index of a name that is an argument, shifted; -1: it is none.
+// named returns the index of a name that is an argument, shifted; -1: there is no such name.
 func (b *bytecode) named(unit, shift int) int {
 	n := b.argument(unit)
 	if n < 0 || n>>shift<<shift != n || n>>shift >= len(b.names) {
@@ -125,7 +125,7 @@ func (b *bytecode) takesFrom(container int) bool {
 }
 
 // trimmed is the number that the functions compare the container's length with as they take elements out of it, if it is not yet exceeded;
-// 0 if there is none, or are several.
+// 0 if they give no number, or several.
 func (s *limitSearch) trimmed(name string) uint64 {
 	var found []uint64
 	for _, f := range s.functions {

@@ -14,7 +14,7 @@ type HolderFacts struct {
 	Length   uint64 `json:"length,omitempty"`   // elements of the containers with a bound that hold its blocks, which are alike
 	Most     uint64 `json:"most,omitempty"`     // elements that these containers can hold; 0: there is no bound, or it is not known
 	Full     bool   `json:"full,omitempty"`     // all containers with a bound that lead to its blocks have reached it
-	Was      uint64 `json:"was,omitempty"`      // Length when these containers were first read, if Most and Each were about the same; 0: not known
+	Was      uint64 `json:"was,omitempty"`      // Length at the first reading, if Most and Each were about the same; 0: not known
 	Each     uint64 `json:"each,omitempty"`     // bytes of its blocks for an element of these containers, on average
 	Category string `json:"category,omitempty"` // purpose of the blocks
 }
