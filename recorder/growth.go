@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -59,7 +60,7 @@ type growth struct {
 	freed   time.Time                      // time of the last reading of the devices
 	held    [][]leaks.Holder               // holder scans, the latest last
 	facts   map[string]figures.HolderFacts // facts that scans found, by name of the holder; nil: none yet
-	lengths leaks.Lengths
+	lengths advice.Lengths
 	// optimizer: a scan found optimizer state.
 	optimizer bool
 	blind     bool           // the last reading of holders failed

@@ -46,6 +46,16 @@ func TestDataset(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.DirExists(t, filepath.Join(out, "moments", "job=other"))
 
+	bad := filepath.Join(dir, "run 7", "rank1-pid8")
+	require.NoError(t, os.MkdirAll(bad, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(bad, export.TraceName), []byte("no recording"), 0o644))
+	_, stderr, code = gputrace(t, "export", filepath.Dir(result), "-f", "dataset", "-o", filepath.Join(dir, "without"))
+	require.Equal(t, 5, code, stderr)
+	require.Contains(t, flat(stderr), "left out: open recording "+flat(bad))
+	require.Contains(t, flat(stderr), "1 process")
+	require.DirExists(t, filepath.Join(dir, "without", "moments", "job=run%207"))
+	require.NoError(t, os.RemoveAll(bad))
+
 	require.NoError(t, os.Remove(filepath.Join(result, export.TraceName)))
 	write(time.Time{})
 	for _, c := range []struct {
@@ -59,7 +69,7 @@ func TestDataset(t *testing.T) {
 		{[]string{result, "-f", "json", "--job", "x"}, exitUsage, "--job"},
 		{[]string{result, "-f", "dataset,json"}, exitUsage, "dataset"},
 		{[]string{"-f", "dataset"}, exitUsage, "which recordings?"},
-		{[]string{result, "-f", "dataset", "-o", out}, 5, "it has no time"},
+		{[]string{result, "-f", "dataset", "-o", out}, 5, "left out: " + result + ": it does not say when it was made"},
 	} {
 		_, stderr, code := gputrace(t, append([]string{"export"}, c.args...)...)
 		require.Equal(t, c.code, code, "%v: %s", c.args, stderr)

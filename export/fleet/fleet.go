@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/gputrace/gputrace/analysis/view"
@@ -21,15 +22,19 @@ type Options struct {
 	Job     string // used for recordings that name no job
 	Version string // of gputrace
 	Open    *export.OpenOptions
+	// LeftOut receives why a recording cannot be read. The others are written.
+	LeftOut func(err error)
 }
 
 // Size is what Write wrote.
 type Size struct {
 	Processes, Rows int
 	Bytes           int64
+	LeftOut         error // of the first recording that could not be read; nil: all could
 }
 
-// Write adds recordings to a dataset, one after the other. A recording that is in it is replaced.
+// Write adds recordings to a dataset, one after the other. A recording that is in it is replaced. The error is about the dataset: no more
+// can be written.
 func Write(paths []string, o *Options) (*Size, error) {
 	d, err := dataset.Open(o.Dir)
 	if err != nil {
@@ -37,42 +42,51 @@ func Write(paths []string, o *Options) (*Size, error) {
 	}
 	size := &Size{}
 	for _, path := range paths {
-		if err := addRecording(d, path, o, size); err != nil {
-			return size, err
+		r, err := read(path, o)
+		if err != nil {
+			o.LeftOut(err)
+			size.LeftOut = cmp.Or(size.LeftOut, err)
+			continue
+		}
+		files, err := d.Write(r.process.Part(r.process.Started), r.process.Key(), o.Version, r.moments, r.lines)
+		if err != nil {
+			return size, exit.With(exit.Error, err)
+		}
+		size.Processes, size.Rows = size.Processes+1, size.Rows+len(r.moments)+len(r.lines)
+		for _, f := range files {
+			size.Bytes += f.Bytes
 		}
 	}
 	return size, nil
 }
 
-func addRecording(d *dataset.Dataset, path string, o *Options, size *Size) error {
+// recorded is what a dataset has of a recording.
+type recorded struct {
+	process *dataset.Process
+	moments []dataset.MomentRow
+	lines   []dataset.LineRow
+}
+
+func read(path string, o *Options) (*recorded, error) {
 	s, err := export.Open(path, o.Open)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer s.Close()
 	if s.Info.Started.IsZero() {
-		return exit.With(exit.Invalid, fmt.Errorf("%s: it has no time, which every row of a dataset needs", path))
+		return nil, exit.With(exit.Invalid, fmt.Errorf("%s: it does not say when it was made, which every row of a dataset needs: "+
+			"give a recording (trace.gputrace), not a snapshot", path))
 	}
-	p := processOf(s, o)
-	all, err := momentsOf(s, p)
+	r := &recorded{process: processOf(s, o)}
+	all, err := momentsOf(s, r.process)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var moments []dataset.MomentRow
-	var lines []dataset.LineRow
 	for _, m := range all {
 		rows, of := m.Rows()
-		moments, lines = append(moments, rows...), append(lines, of...)
+		r.moments, r.lines = append(r.moments, rows...), append(r.lines, of...)
 	}
-	files, err := d.Write(p.Part(p.Started), p.Key(), o.Version, moments, lines)
-	if err != nil {
-		return exit.With(exit.Error, err)
-	}
-	size.Processes, size.Rows = size.Processes+1, size.Rows+len(moments)+len(lines)
-	for _, f := range files {
-		size.Bytes += f.Bytes
-	}
-	return nil
+	return r, nil
 }
 
 func processOf(s *export.Source, o *Options) *dataset.Process {

@@ -3,6 +3,8 @@
 package gatecli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export/fleet"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
 )
@@ -50,15 +53,25 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 	}
 	sum := &fleet.Size{}
 	for _, arg := range c.Args().Slice() {
-		size, err := fleet.Write(recordingsOf([]string{arg}), &fleet.Options{Dir: out, Job: jobName(job, arg), Version: shared.Version, Open: o})
+		size, err := fleet.Write(recordingsOf([]string{arg}), &fleet.Options{
+			Dir: out, Job: jobName(job, arg), Version: shared.Version, Open: o,
+			LeftOut: func(err error) { p.Warn(fmt.Errorf("left out: %w", err)) },
+		})
 		if err != nil {
 			return true, err
 		}
+		sum.LeftOut = cmp.Or(sum.LeftOut, size.LeftOut)
 		sum.Processes, sum.Rows, sum.Bytes = sum.Processes+size.Processes, sum.Rows+size.Rows, sum.Bytes+size.Bytes
 	}
 	p.Stop()
+	if sum.Processes == 0 {
+		return true, exit.With(exit.Code(sum.LeftOut), errors.New("nothing was written: no recording could be read"))
+	}
 	fmt.Fprintf(os.Stderr, "wrote %s: %s, %s, %s   cd %s && duckdb -init queries/duckdb.sql -c '.read queries/skew.sql'\n", out,
 		table.Plural(uint64(sum.Processes), "process"), table.Plural(uint64(sum.Rows), "row"), table.Bytes(uint64(sum.Bytes)), out)
+	if sum.LeftOut != nil {
+		return true, exit.With(exit.Code(sum.LeftOut), errors.New("the dataset is without the recordings that were left out"))
+	}
 	return true, nil
 }
 
