@@ -113,6 +113,8 @@ var rules = []Rule{
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
 	{"threads", isThreads, sayThreads},
+	{"weak", func(e *Evidence) bool { return e.torch() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
+		"that loses no key: a value that refers to its key keeps it, so refer to the key weakly", weakDictionary)},
 	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool { return e.torch() && e.Grew.To > e.Grew.From && !holdsGraph(e.Holder) }, sayGrew},
 }
@@ -209,6 +211,9 @@ func beforeTee(e *Evidence) string {
 	}
 	return short(name)
 }
+
+// weakDictionary returns the WeakKeyDictionary whose dictionary leads to the blocks: its attribute data (Lib/weakref.py).
+func weakDictionary(e *Evidence) string { return strings.TrimSuffix(variable(e), ".data") }
 
 func isBounded(e *Evidence) bool {
 	return e.torch() && e.Unfit && !e.Facts.Cache && !holdsGraph(e.Holder)

@@ -116,6 +116,14 @@ var proofs = map[string]struct {
 			"one element": {Holder: "task.quality.total", Facts: Facts{Reset: "task.quality"}},
 		},
 	},
+	"weak": {
+		is:   Evidence{Holder: "t.encodings.data[390 keys].vectors", Facts: Facts{Weak: true}},
+		says: "t.encodings is a WeakKeyDictionary that loses no key",
+		not: map[string]Evidence{
+			"another dictionary": {Holder: "t.encodings.data[390 keys].vectors"},
+			"one key":            {Holder: "t.encodings.data['a'].vectors", Facts: Facts{Weak: true}},
+		},
+	},
 	"tee": {
 		is:   Evidence{Holder: "main() local pipeline.calibration.<_tee+16>"},
 		says: "pipeline.calibration is an iterator of itertools.tee(), which keeps what it has not read yet",

@@ -18,6 +18,7 @@ type gathered struct {
 	threads    map[uint64]bool           // threads whose frames have the variable
 	bounded    map[uint64]*bounded       // containers with a bound, by address
 	elements   heldElements
+	added      bool // it has a block
 	open       bool // one of the containers with a bound is not full
 	slices     int  // blocks that are shown in part, less those that are shown as a whole or of which it is not known
 }
@@ -72,9 +73,10 @@ func (g *gathered) add(b *scan.Block) {
 	if root := &b.Path[0]; root.Kind == scan.StepFrame && root.Frame != nil {
 		g.threads[root.Frame.Thread] = true
 	}
-	chain, reset := 0, ""
+	chain, reset, weak := 0, "", false
 	for i := range b.Path {
 		s := &b.Path[i]
+		weak = weak || s.Type == "WeakKeyDictionary"
 		switch s.Kind {
 		case scan.StepGarbage:
 			if g.Cycle == "" && len(s.Cycle) > 0 {
@@ -99,6 +101,7 @@ func (g *gathered) add(b *scan.Block) {
 			reset = b.Path[:i+1].String()
 		}
 	}
+	g.Weak, g.added = weak && (g.Weak || !g.added), true
 	if g.Chain = max(g.Chain, chain); g.Reset == "" {
 		g.Reset = reset
 	}

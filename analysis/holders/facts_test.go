@@ -50,11 +50,20 @@ func TestFacts(t *testing.T) {
 		}
 		return out
 	}
+	full := buffer(0x1000, 512, 512)
+	for i := range full {
+		full[i].Path[2].Most = 2
+	}
+	weak := attribute("encodings")
+	weak.Type = "WeakKeyDictionary"
+	byKey := held(1, scan.CategoryTensor, route(mainModule(), weak, attribute("data"), index(0)))
 	for name, c := range map[string]struct {
 		blocks []scan.Block
 		want   figures.HolderFacts
 	}{
-		"a list": {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(0)))}, figures.HolderFacts{}},
+		"a full deque": {full, figures.HolderFacts{Length: 2, Most: 2, Each: 512, Full: true}},
+		"by weak keys": {[]scan.Block{byKey, byKey}, figures.HolderFacts{Weak: true}},
+		"a list":       {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(0)))}, figures.HolderFacts{}},
 		"a local of two threads": {
 			[]scan.Block{held(1, scan.CategoryTensor, localOf(7)), held(1, scan.CategoryTensor, localOf(8))}, figures.HolderFacts{Threads: 2},
 		},

@@ -8,6 +8,7 @@ type HolderFacts struct {
 	Chain    int    `json:"chain,omitempty"`    // number of autograd nodes on the longest path from one tensor to a block
 	Cache    bool   `json:"cache,omitempty"`    // the holder is an entry of functools.lru_cache
 	Reset    string `json:"reset,omitempty"`    // path to an object whose class has update() and reset(): "task.quality"
+	Weak     bool   `json:"weak,omitempty"`     // a weakref.WeakKeyDictionary leads to all blocks, by its values
 	Hooks    int    `json:"hooks,omitempty"`    // largest number of hooks on one object of the path
 	Threads  int    `json:"threads,omitempty"`  // number of threads of which a frame has the variable; 0: one at most
 	Slice    bool   `json:"slice,omitempty"`    // the tensors of most of its blocks show less than half of them
