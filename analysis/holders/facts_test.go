@@ -20,6 +20,18 @@ func localOf(thread uint64) scan.Path {
 	return route(frame, local("clip"))
 }
 
+// buffer returns the blocks of a deque at an address with room for 100 elements, of which some hold blocks of these sizes.
+func buffer(at uint64, sizes ...uint64) (out []scan.Block) {
+	for i, size := range sizes {
+		items, element := attribute("items"), index(int64(i))
+		items.Addr, items.Length, items.Most, element.Addr = at, uint64(len(sizes)), 100, at+uint64(16*(i+1))
+		b := held(1, scan.CategoryTensor, route(mainModule(), attribute("replay"), items, element))
+		b.Size = size
+		out = append(out, b)
+	}
+	return out
+}
+
 // TestFacts: what paths say beside the name of the holder, and nothing where they say nothing.
 func TestFacts(t *testing.T) {
 	resets := attribute("quality")
@@ -38,17 +50,6 @@ func TestFacts(t *testing.T) {
 		b.Size, b.Requested, b.Complete = 4096, 4000, scan.Yes
 		b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
 		return b
-	}
-	// buffer is a deque at an address with room for 100 elements, 3 of which hold blocks of some sizes.
-	buffer := func(at uint64, sizes ...uint64) (out []scan.Block) {
-		for i, size := range sizes {
-			items, element := attribute("items"), index(int64(i))
-			items.Addr, items.Length, items.Most, element.Addr = at, uint64(len(sizes)), 100, at+uint64(16*(i+1))
-			b := held(1, scan.CategoryTensor, route(mainModule(), attribute("replay"), items, element))
-			b.Size = size
-			out = append(out, b)
-		}
-		return out
 	}
 	full := buffer(0x1000, 512, 512)
 	for i := range full {
