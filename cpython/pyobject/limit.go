@@ -70,8 +70,8 @@ func (h *Heap) NewLimits(img Image) *Limits {
 //	if len(self.cache) > self.capacity:
 //	    self.cache.popitem(last=False)
 //
-// If the number is compared with len() of the container, and the function takes elements out of it, it may be called anything, and may have
-// been reached.
+// If elements are taken out only where len() of the container is found to exceed the number, this may be called anything, and may have been
+// reached.
 //
 // ok is false if no function does so, or it is not clear which number is meant.
 func (l *Limits) Find(owner, container uint64, name string) (length, most uint64, ok bool) {
@@ -275,7 +275,7 @@ func (s *limitSearch) above(object uint64) uint64 {
 // 3.11 and for LOAD_ATTR from 3.12 on. From 3.11 on, inline caches follow some instructions (Lib/opcode.py, Lib/_opcode_metadata.py). What
 // the instructions are is not looked at, since those are replaced by specialised ones: arguments at these distances are enough.
 //
-// It also finds the numbers with which such a length is compared, of containers from which the function takes elements.
+// It also finds the numbers that such a length is found to exceed where elements are taken out of the container.
 func (h *Heap) lengthsIn(img Image, function uint64, names []string, global bool) (lengths []bool, trims []trim) {
 	lengths = make([]bool, len(names))
 	called := slices.Index(names, "len")
@@ -290,8 +290,10 @@ func (h *Heap) lengthsIn(img Image, function uint64, names []string, global bool
 			continue
 		}
 		lengths[i] = true
-		if by, ok := b.comparedWith(unit, call+b.callUnits); ok && b.takesFrom(i) {
-			trims = append(trims, trim{container: i, operand: by})
+		if by, at, ok := b.comparedWith(unit, call+b.callUnits); ok {
+			if from, to := b.branch(at); b.takesFrom(i, from, to) {
+				trims = append(trims, trim{container: i, operand: by})
+			}
 		}
 	}
 	for i := range trims {
@@ -315,24 +317,31 @@ type instructionForm struct {
 	callUnits                     int    // of the call of len(), from the first unit with its number of arguments
 	comparisons, constants        []byte // COMPARE_OP and LOAD_CONST, and their specialised forms (Include/opcode.h, Include/opcode_ids.h)
 	small                         byte   // LOAD_SMALL_INT; 0: the version lacks it
+	compareShift                  int    // of the operator in the argument of COMPARE_OP
+	compareCaches, jumpCaches     int    // units after COMPARE_OP and a jump
+	jump, extended                byte   // POP_JUMP_IF_FALSE and EXTENDED_ARG
 }
 
 func formOf(minor int) instructionForm {
-	f := instructionForm{globalCaches: 4, attributeCaches: 9, globalShift: 1, attributeShift: 1, null: 1, callUnits: 4}
+	f := instructionForm{globalCaches: 4, attributeCaches: 9, globalShift: 1, attributeShift: 1, null: 1, callUnits: 4, compareShift: 5,
+		compareCaches: 1, jumpCaches: 1}
 	switch {
 	case minor <= 10:
-		return instructionForm{callUnits: 1, comparisons: []byte{107}, constants: []byte{100}}
+		return instructionForm{callUnits: 1, comparisons: []byte{107}, constants: []byte{100}, jump: 114, extended: 144}
 	case minor == 11:
-		return instructionForm{globalCaches: 5, attributeCaches: 4, globalShift: 1, null: 1, callUnits: 7,
-			comparisons: []byte{107, 26, 27, 28, 29}, constants: []byte{100}}
+		return instructionForm{globalCaches: 5, attributeCaches: 4, globalShift: 1, null: 1, callUnits: 7, compareCaches: 2,
+			comparisons: []byte{107, 26, 27, 28, 29}, constants: []byte{100}, jump: 114, extended: 144}
 	case minor == 12:
-		f.comparisons, f.constants = []byte{107, 57, 58, 59}, []byte{100}
+		f.comparisons, f.constants, f.jump, f.extended = []byte{107, 57, 58, 59}, []byte{100}, 114, 144
+		f.compareShift, f.jumpCaches = 4, 0
 	case minor == 13:
-		f.comparisons, f.constants = []byte{58, 182, 183, 184}, []byte{83}
+		f.comparisons, f.constants, f.jump, f.extended = []byte{58, 182, 183, 184}, []byte{83}, 97, 71
 	case minor == 14:
-		f.comparisons, f.constants, f.small = []byte{56, 166, 167, 168}, []byte{82, 190, 191}, 94
+		f.comparisons, f.constants, f.jump, f.extended = []byte{56, 166, 167, 168}, []byte{82, 190, 191}, 100, 69
+		f.small = 94
 	case minor == 15:
-		f.comparisons, f.constants, f.small = []byte{54, 169, 170, 171}, []byte{81}, 93
+		f.comparisons, f.constants, f.jump, f.extended = []byte{54, 169, 170, 171}, []byte{81}, 99, 67
+		f.small = 93
 	}
 	return f
 }

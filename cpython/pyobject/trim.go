@@ -4,7 +4,7 @@ package pyobject
 
 import "slices"
 
-// trim is a number with which a function compares the length of a container, out of which it takes elements.
+// trim is a number that a function does not let the length of a container exceed: if it does, elements are taken out.
 //
 //	while len(self.entries) > self.size:
 //	    self.entries.pop(0)
@@ -70,45 +70,85 @@ func (b *bytecode) named(unit, shift int) int {
 	return n >> shift
 }
 
-// compares reports whether a unit is a COMPARE_OP, specialised or not.
-func (b *bytecode) compares(unit int) bool {
-	return b.argument(unit) >= 0 && slices.Contains(b.comparisons, b.code[2*unit])
+// compares returns the operator of a COMPARE_OP, specialised or not, an index of cmpOps (Lib/opcode.py); -1: the unit is another one.
+func (b *bytecode) compares(unit int) int {
+	if b.argument(unit) < 0 || !slices.Contains(b.comparisons, b.code[2*unit]) {
+		return -1
+	}
+	return b.argument(unit) >> b.compareShift
 }
 
-// comparedWith returns what a call of len() from one unit to another is compared with: what is loaded after it, or before.
-func (b *bytecode) comparedWith(unit, after int) (o operand, ok bool) {
+// Operators that COMPARE_OP names by their place in cmpOps.
+const (
+	opLess, opLessEqual, opEqual, opGreater, opGreaterEqual = 0, 1, 2, 4, 5
+)
+
+// exceeds reports whether an operator is true of a length that has reached a limit, with the length on its left or right.
+func exceeds(operator int, left bool) bool {
+	if left {
+		return operator == opGreater || operator == opGreaterEqual || operator == opEqual
+	}
+	return operator == opLess || operator == opLessEqual || operator == opEqual
+}
+
+// comparedWith returns what a call of len() from one unit to another is compared with, to find whether it is too large: what is loaded
+// after it, or before. at is the unit of the comparison.
+func (b *bytecode) comparedWith(unit, after int) (o operand, at int, ok bool) {
 	o = operand{-1, -1, -1}
-	if name, next := b.attribute(after); name >= 0 && b.compares(next) {
-		o.name = name
-		return o, true
-	}
-	if name, next := b.globalVariable(after); name >= 0 && b.compares(next) {
-		o.name = name
-		return o, true
-	}
-	if b.compares(after+1) && b.argument(after) >= 0 {
-		switch op := b.code[2*after]; {
-		case slices.Contains(b.constants, op):
+	if op := b.compares(after + 1); op >= 0 && b.argument(after) >= 0 {
+		switch load := b.code[2*after]; {
+		case slices.Contains(b.constants, load):
 			o.constant = b.argument(after)
-			return o, true
-		case op == b.small && op != 0:
+			return o, after + 1, exceeds(op, true)
+		case load == b.small && load != 0:
 			o.number = b.argument(after)
-			return o, true
+			return o, after + 1, exceeds(op, true)
 		}
 	}
-	if !b.compares(after) {
-		return o, false
-	}
-	if name, next := b.attribute(unit - 2 - b.attributeCaches); name >= 0 && next == unit {
+	if name, next := b.attribute(after); name >= 0 && b.compares(next) >= 0 {
 		o.name = name
-		return o, true
+		return o, next, exceeds(b.compares(next), true)
 	}
-	return o, false
+	if name, next := b.globalVariable(after); name >= 0 && b.compares(next) >= 0 {
+		o.name = name
+		return o, next, exceeds(b.compares(next), true)
+	}
+	if op := b.compares(after); op >= 0 {
+		if name, next := b.attribute(unit - 2 - b.attributeCaches); name >= 0 && next == unit {
+			o.name = name
+			return o, after, exceeds(op, false)
+		}
+	}
+	return o, 0, false
 }
 
-// takesFrom reports whether the function calls a remover of the container with a name.
-func (b *bytecode) takesFrom(container int) bool {
-	for unit := range len(b.code) / 2 {
+// branch returns the units that run only if a comparison is true: from the jump that follows it to where that leads.
+func (b *bytecode) branch(comparison int) (from, to int) {
+	unit, target := comparison+1+b.compareCaches, 0
+	for b.argument(unit) >= 0 && b.code[2*unit] == b.extended {
+		target = (target | b.argument(unit)) << 8
+		unit++
+	}
+	if b.argument(unit) < 0 || b.code[2*unit] != b.jump {
+		return 0, 0
+	}
+	target |= b.argument(unit)
+	from = unit + 1 + b.jumpCaches
+	switch {
+	case b.minor <= 9:
+		return from, target / 2
+	case b.minor == 10:
+		return from, target
+	}
+	return from, from + target
+}
+
+// takes are the removers that take an element out themselves.
+var takes = slices.DeleteFunc(slices.Clone(removers), func(name string) bool { return name == "next" || name == "move_to_end" })
+
+// takesFrom reports whether units call a remover of the container with a name.
+func (b *bytecode) takesFrom(container, from, to int) bool {
+	for unit := from; unit < min(to, len(b.code)/2); unit++ {
 		name, next := b.variable(unit)
 		if name != container {
 			continue
@@ -117,14 +157,14 @@ func (b *bytecode) takesFrom(container int) bool {
 		if b.attributeShift > 0 && method&1 == 0 {
 			continue
 		}
-		if method >>= b.attributeShift; method >= 0 && method < len(b.names) && slices.Contains(removers, b.names[method]) {
+		if method >>= b.attributeShift; method >= 0 && method < len(b.names) && slices.Contains(takes, b.names[method]) {
 			return true
 		}
 	}
 	return false
 }
 
-// trimmed is the number that the functions compare the container's length with as they take elements out of it, if it is not yet exceeded;
+// trimmed is the number at which the functions take elements out of the container, if it is not yet exceeded;
 // 0 if they give no number, or several.
 func (s *limitSearch) trimmed(name string) uint64 {
 	var found []uint64
