@@ -378,7 +378,7 @@ func (g *growth) learn(j *view.Joined) {
 			g.facts = map[string]figures.HolderFacts{}
 		}
 		if latest := g.process.scans.latest; latest != nil {
-			f.Was = g.lengths.Was(name, &f, latest.Until)
+			g.lengths.See(name, &f, latest.Until)
 		}
 		g.facts[name] = f
 	}

@@ -116,7 +116,9 @@ var rules = []Rule{
 	{"weak", func(e *Evidence) bool { return e.torch() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
 		"that loses no key: a value that refers to its key keeps it, so refer to the key weakly", weakDictionary)},
 	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
-	{"container", func(e *Evidence) bool { return e.torch() && e.Grew.To > e.Grew.From && !holdsGraph(e.Holder) }, sayGrew},
+	{"container", func(e *Evidence) bool {
+		return e.torch() && e.Grew.To > e.Grew.From && !e.Facts.Full && !holdsGraph(e.Holder)
+	}, sayGrew},
 }
 
 func constant(text string) func(*Evidence) string { return func(*Evidence) string { return text } }

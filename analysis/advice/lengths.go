@@ -18,23 +18,23 @@ type firstFacts struct {
 // elementShare: if an element of a container holds more than 1/elementShare more than at first, it may grow by itself.
 const elementShare = 4
 
-// Was returns the number of elements that containers of a name had when they were first read; 0: it is not known, they are others, or this
-// is the first reading. now is what a reading says about them, and time when it was made, nanoseconds.
-func (l *Lengths) Was(name string, now *Facts, time uint64) uint64 {
+// See sets Was and Moved of what a reading says about containers of a name. time is that of the reading, nanoseconds.
+func (l *Lengths) See(name string, now *Facts, time uint64) {
 	if now.Most == 0 {
-		return 0
+		return
 	}
 	key := varpath.Key(name)
 	was, ok := l.first[key]
-	if !ok {
+	switch {
+	case !ok:
 		if l.first == nil {
 			l.first = map[string]firstFacts{}
 		}
 		l.first[key] = firstFacts{*now, time}
-		return 0
+	case was.time == time:
+	case was.Most < now.Most || now.Each > was.Each+was.Each/elementShare:
+		now.Moved = true
+	case was.Most == now.Most:
+		now.Was = was.Length
 	}
-	if was.time == time || was.Most != now.Most || now.Each > was.Each+was.Each/elementShare {
-		return 0
-	}
-	return was.Length
 }

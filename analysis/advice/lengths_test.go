@@ -11,16 +11,21 @@ import (
 // TestLengths: a first reading says what a container had; of one that has another bound, or whose elements have grown, it says nothing.
 func TestLengths(t *testing.T) {
 	var l Lengths
-	require.Zero(t, l.Was("b.list[0..9]", &Facts{Length: 10}, 1), "no bound")
+	none := Facts{Length: 10}
+	l.See("b.list[0..9]", &none, 1)
+	require.Equal(t, Facts{Length: 10}, none, "no bound")
 	for _, c := range []struct {
 		name               string
 		length, most, each uint64
-		time, want         uint64
+		time, was          uint64
+		moved              bool
 	}{
-		{"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..4]", 5, 9, 512, 1, 0}, {"a.kept[0..8]", 9, 9, 600, 2, 5},
-		{"a.kept[0..8]", 9, 9, 700, 3, 0}, {"a.kept[0..8]", 9, 18, 512, 3, 0},
-		{"b.kept[0..8]", 9, 9, 512, 3, 0}, {"b.kept[0..8]", 9, 9, 512, 4, 9},
+		{"a.kept[0..4]", 5, 9, 512, 1, 0, false}, {"a.kept[0..4]", 5, 9, 512, 1, 0, false}, {"a.kept[0..8]", 9, 9, 600, 2, 5, false},
+		{"a.kept[0..8]", 9, 9, 700, 3, 0, true}, {"a.kept[0..8]", 9, 18, 512, 3, 0, true}, {"a.kept[0..7]", 8, 8, 512, 3, 0, false},
+		{"b.kept[0..8]", 9, 9, 512, 3, 0, false}, {"b.kept[0..8]", 9, 9, 512, 4, 9, false},
 	} {
-		require.Equal(t, c.want, l.Was(c.name, &Facts{Length: c.length, Most: c.most, Each: c.each}, c.time), "%+v", c)
+		f := Facts{Length: c.length, Most: c.most, Each: c.each}
+		l.See(c.name, &f, c.time)
+		require.Equal(t, Facts{Length: c.length, Most: c.most, Each: c.each, Was: c.was, Moved: c.moved}, f, "%+v", c)
 	}
 }

@@ -19,8 +19,10 @@ type gathered struct {
 	bounded    map[uint64]*bounded       // containers with a bound, by address
 	elements   heldElements
 	added      bool // it has a block
-	open       bool // one of the containers with a bound is not full
-	slices     int  // blocks that are shown in part, less those that are shown as a whole or of which it is not known
+	bytes      uint64
+	outside    uint64 // bytes to which no container with a bound leads
+	open       bool   // one of the containers with a bound is not full
+	slices     int    // blocks that are shown in part, less those that are shown as a whole or of which it is not known
 }
 
 // heldElements are the elements with blocks of each container, whatever the blocks are called: two paths can lead to one container.
@@ -73,7 +75,7 @@ func (g *gathered) add(b *scan.Block) {
 	if root := &b.Path[0]; root.Kind == scan.StepFrame && root.Frame != nil {
 		g.threads[root.Frame.Thread] = true
 	}
-	chain, reset, weak := 0, "", false
+	chain, reset, weak, within := 0, "", false, false
 	for i := range b.Path {
 		s := &b.Path[i]
 		weak = weak || s.Type == "WeakKeyDictionary"
@@ -94,7 +96,7 @@ func (g *gathered) add(b *scan.Block) {
 			}
 		}
 		if s.Most > 0 && i+1 < len(b.Path) {
-			g.Full, g.open = true, g.open || s.Length < s.Most
+			g.Full, g.open, within = true, g.open || s.Length < s.Most, true
 			g.bound(s, b.Path[i+1].Addr, b)
 		}
 		if s.Resets && i+1 < len(b.Path) {
@@ -102,6 +104,10 @@ func (g *gathered) add(b *scan.Block) {
 		}
 	}
 	g.Weak, g.added = weak && (g.Weak || !g.added), true
+	if !within {
+		g.outside += b.Size
+	}
+	g.bytes += b.Size
 	if g.Chain = max(g.Chain, chain); g.Reset == "" {
 		g.Reset = reset
 	}
@@ -151,8 +157,15 @@ func (c *bounded) grows(held uint64) bool {
 	return held > 1 && fewElements*held >= c.length && most*n <= muchElement*sum
 }
 
+// outsideShare: containers with a bound tell nothing of a name if 1/outsideShare of its memory is in others.
+const outsideShare = 8
+
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
 func (g *gathered) bounds() {
+	if g.outside*outsideShare > g.bytes {
+		g.Full = false
+		return
+	}
 	var length, most, bytes, elements uint64
 	for at, c := range g.bounded {
 		if !c.grows(uint64(len(g.elements[at]))) {
@@ -162,6 +175,9 @@ func (g *gathered) bounds() {
 		for _, b := range c.elements {
 			bytes += b
 		}
+	}
+	if len(g.bounded) > 1 {
+		g.Containers = len(g.bounded)
 	}
 	if g.Length, g.Most = length, most; elements > 0 {
 		g.Each = bytes / elements

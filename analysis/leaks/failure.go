@@ -29,5 +29,10 @@ func Before(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 		return nil, nil
 	}
 	o.Until = failed[len(failed)-1].Event.Time
+	r, err := Find(t, table, o)
+	if err != nil || len(r.Findings) > 0 || len(failed) == 1 {
+		return r, err
+	}
+	o.From = failed[len(failed)-2].Event.Time // what had grown by then was dropped with it
 	return Find(t, table, o)
 }

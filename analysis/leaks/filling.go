@@ -26,7 +26,10 @@ func (b *Bound) IsFull() bool { return b.Length >= b.Most }
 // grew, which then grows elsewhere.
 func (f *Finding) Bound() *Bound {
 	length, most := f.proof.facts.Length, f.proof.facts.Most
-	if length == 0 || most <= length && !f.proof.filled || f.LiveBlocks <= f.Newer {
+	switch {
+	case length == 0, f.LiveBlocks <= f.Newer, most <= length && !f.proof.filled:
+		return nil
+	case f.proof.facts.Moved && most-length < most/likeShare: // it may always be nearly full
 		return nil
 	}
 	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
@@ -43,18 +46,20 @@ func (f *Finding) Bound() *Bound {
 const likeShare = 8
 
 // hasFilled reports whether the containers with a bound that hold a finding have reached it while the finding grew. Either they had fewer
-// elements when they were first read, or what they would have dropped is nowhere: growth counts what was freed, so that elements which
-// gave way to its blocks are still in use, by something else. now are the holders of a scan of all blocks; nil: none.
+// elements when they were first read, or, of a single one, what it would have dropped is nowhere: growth counts what was freed, so that
+// elements which gave way to its blocks are still in use, by something else. The growth must be no more than fills them, by a block for an
+// element: one with several may grow by itself. now are the holders of a scan of all blocks; nil: none.
 func (f *Finding) hasFilled(now []Holder) bool {
 	facts := &f.proof.facts
-	if facts.Most == 0 || facts.Length < facts.Most || f.LiveBlocks == 0 {
+	if facts.Most == 0 || facts.Length < facts.Most || facts.Moved || f.LiveBlocks == 0 || f.LiveBlocks > facts.Length+facts.Length/likeShare {
 		return false
 	}
 	if facts.Was > 0 {
-		return facts.Was < facts.Most
+		full := facts.Most * facts.Each
+		return facts.Was < facts.Most && f.Grown <= full+full/likeShare
 	}
 	size := f.LiveBytes / f.LiveBlocks
-	if now == nil || size == 0 || f.LiveBlocks > facts.Length+facts.Length/likeShare { // an element may grow by itself
+	if now == nil || size == 0 || facts.Containers > 1 {
 		return false
 	}
 	sum, _ := f.dropped(now, size)

@@ -65,6 +65,8 @@ func TestFilled(t *testing.T) {
 		return Finding{Holder: "a.kept[0..79]", Sites: []string{"a.py:1 f"}, LiveBytes: 60 * 64 * kib, LiveBlocks: 60, Grown: 60 * 64 * kib,
 			proof: proof{facts: advice.Facts{Length: 80, Most: 80, Was: was, Each: 64 * kib}}}
 	}
+	moved, several, more := one(20), one(0), one(20)
+	moved.proof.facts.Was, moved.proof.facts.Moved, several.proof.facts.Containers, more.Grown = 0, true, 2, 100*64*kib
 	fuller, nested := one(0), one(0)
 	fuller.proof.facts.Most = 90
 	nested.LiveBlocks, nested.LiveBytes = 600, 600*64*kib
@@ -91,6 +93,9 @@ func TestFilled(t *testing.T) {
 		"it may have been":            {one(0), rows(Holder{Site: stacks.BeforeAttach, Bytes: 30 * 64 * kib, Blocks: 30}), false},
 		"not full":                    {fuller, rows(), false},
 		"elements grow by themselves": {nested, rows(), false},
+		"others than before":          {moved, rows(), false},
+		"several, read once":          {several, rows(), false},
+		"more than fills it":          {more, rows(), false},
 	} {
 		require.Equal(t, c.want, c.f.hasFilled(c.rows), name)
 	}
@@ -125,6 +130,10 @@ func TestPassedOn(t *testing.T) {
 		"many take it": {
 			[]Holder{row(site, "c.entries[0..99][1]", 100), row(site, "a[0..49]", 50), row(site, "b[0..49]", 50), row(site, "d[0..49]", 50)},
 			[]Holder{row(site, "c.entries[0..99][1]", 100), row(site, "a[0..69]", 70), row(site, "b[0..69]", 70), row(site, "d[0..69]", 70)}, "",
+		},
+		"another line's": {
+			[]Holder{row(site, "c.entries[0..99][1]", 100), row("a.py:9 g", "a[0..49]", 50)},
+			[]Holder{row(site, "c.entries[0..99][1]", 100), row("a.py:9 g", "a[0..99]", 100)}, "",
 		},
 		"other sizes": {
 			[]Holder{row(site, "c.entries[0..99][1]", 100), {site, "a[0..49]", 50 * 512, 50}},

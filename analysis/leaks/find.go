@@ -36,6 +36,8 @@ type Options struct {
 	// Until is the time of the last event that counts, CLOCK_BOOTTIME nanoseconds: that of the failed request that
 	// ended the program, because everything is freed after it. 0: all events count.
 	Until uint64
+	// From is the time after which a loop begins anew, such as that of an earlier request that failed, CLOCK_BOOTTIME nanoseconds; 0: none.
+	From uint64
 	// Earlier is Holders from scans while the program ran, in order. It is used where Holders names nothing.
 	Earlier [][]Holder
 	// Facts are facts that scans found beside the names of holders, by name; nil: none.
@@ -165,6 +167,7 @@ type Finder struct {
 	options  *Options
 	steps    Steps
 	detector *detector // nil: there are no steps
+	loop     int       // step with which the loop begins that is judged
 	over     bool      // all that counts was seen: Options.Until
 	past     []Finding // findings of loops that have ended
 }
@@ -174,13 +177,16 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if o == nil {
 		o = &Options{}
 	}
-	f := &Finder{trace: t, table: table, options: o}
+	f := &Finder{trace: t, table: table, options: o, loop: table.Loop()}
+	if o.From > 0 {
+		f.loop = max(f.loop, table.At(o.From)+1)
+	}
 	f.steps = Steps{
-		Count: max(0, table.Last()-table.Loop()), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(),
+		Count: max(0, table.Last()-f.loop), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(),
 		base: max(0, table.First()-1),
 	}
 	if step := table.At(o.Until); o.Until > 0 && step > 0 {
-		f.steps.Last, f.steps.Count = step-1, max(0, step-table.Loop())
+		f.steps.Last, f.steps.Count = step-1, max(0, step-f.loop)
 	}
 	if table.Source != "" {
 		f.detector = f.newDetector()
@@ -197,7 +203,7 @@ func (f *Finder) newDetector() *detector {
 
 // begin judges the loops that have ended, and starts to follow the last loop with the memory in use at its beginning.
 func (f *Finder) begin(live iter.Seq[heap.Block]) {
-	first, loop := f.table.First(), f.table.Loop()
+	first, loop := f.table.First(), f.loop
 	from, _, _ := f.table.Span(first)
 	to, _, _ := f.table.Span(loop)
 	before := Steps{Count: loop - first, Last: loop - 1, Source: f.table.Before, Period: float64(to-from) / float64(loop-first), base: f.steps.base}
@@ -253,7 +259,7 @@ func (f *Finder) before(e *event.Event, h *heap.Heap) {
 		return
 	}
 	at := f.table.At(e.Time)
-	if loop := f.table.Loop(); at >= loop && f.steps.base < loop-1 {
+	if at >= f.loop && f.steps.base < f.loop-1 {
 		f.begin(h.Blocks())
 	}
 	d := f.detector

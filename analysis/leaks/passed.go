@@ -4,17 +4,19 @@ package leaks
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
-// A container takes what another one drops if it has grown by leastPassed blocks at least, by half of all that containers have grown, and
-// clearly times as much as the other.
+// A container takes what another one drops if it has grown by leastPassed blocks at least, and by half of what containers have grown.
+// Meanwhile the other one may have fewBlocks more.
 const (
 	leastPassed = 10
-	clearly     = 4
+	fewBlocks   = 2
 )
 
 // passedOn returns the holder that grows, if what holds the blocks of a finding does not: a cache that is full hands on as many elements
@@ -24,15 +26,18 @@ func (f *Finding) passedOn(o *Options) string {
 	if f.Holder == "" || f.LiveBlocks == 0 || o.Holders == nil {
 		return ""
 	}
-	size, own := f.LiveBytes/f.LiveBlocks, varpath.Key(f.Holder)
-	now := containers(o.Holders, size)
+	size, facts := f.LiveBytes/f.LiveBlocks, advice.FactsOf(f.Holder, o.Facts)
+	now, own := f.containers(o.Holders, size)
 	for _, all := range o.Earlier {
-		before := containers(all, size)
-		if before[own].Blocks == 0 || now[own].Blocks == 0 {
+		before, had := f.containers(all, size)
+		if had == 0 || own == 0 {
 			continue
 		}
+		if own > had+fewBlocks {
+			return ""
+		}
 		grown := uint64(0)
-		var more []Holder
+		more := []Holder{{}}
 		for key, h := range now {
 			if was, known := before[key]; known && h.Blocks > was.Blocks {
 				h.Blocks -= was.Blocks
@@ -41,14 +46,12 @@ func (f *Finding) passedOn(o *Options) string {
 			}
 		}
 		sorts.Func(more, func(x, y Holder) int { return cmp.Or(cmp.Compare(y.Blocks, x.Blocks), cmp.Compare(x.Name, y.Name)) })
-		more = append(more, Holder{})
-		self := now[own].Blocks - min(now[own].Blocks, before[own].Blocks)
-		if most := &more[0]; most.Blocks >= leastPassed && 2*most.Blocks >= grown && most.Blocks > clearly*self {
+		if most := &more[0]; most.Blocks >= leastPassed && 2*most.Blocks >= grown {
 			return most.Name
 		}
 		return ""
 	}
-	if advice.FactsOf(f.Holder, o.Facts).Full { // it cannot grow, but for what has just filled it
+	if facts.Full && (facts.Was == 0 || facts.Was >= facts.Most) { // it cannot have grown, but for what has just filled it
 		if sum, most := f.dropped(o.Holders, size); most.Blocks >= leastPassed && 2*most.Blocks >= max(sum, f.Grown/max(size, 1)) {
 			return most.Name
 		}
@@ -56,25 +59,31 @@ func (f *Finding) passedOn(o *Options) string {
 	return ""
 }
 
-// containers adds up the blocks of about a size by the container that holds them, whatever line they are from. A container has the name
-// under which it holds most blocks.
-func containers(all []Holder, size uint64) map[string]Holder {
-	out, most := map[string]Holder{}, map[string]uint64{}
+// containers adds up blocks of about a size, by the container that holds them under several names: of a finding's lines, and from before the
+// attach. own is how many the finding's holder has, of any line.
+func (f *Finding) containers(all []Holder, size uint64) (others map[string]Holder, own uint64) {
+	others = map[string]Holder{}
+	of, most := varpath.Key(f.Holder), map[string]uint64{}
 	for i := range all {
 		h := &all[i]
 		if h.Blocks == 0 || !h.Named() || !isLike(h.Bytes/h.Blocks, size) {
 			continue
 		}
-		if _, many := varpath.Many(h.Name, leastPassed); !many {
+		key := varpath.Key(h.Name)
+		if key == of {
+			own += h.Blocks
 			continue
 		}
-		key := varpath.Key(h.Name)
-		sum := out[key]
+		_, many := varpath.Many(h.Name, leastPassed)
+		if !many || h.Site != stacks.BeforeAttach && !slices.Contains(f.Sites, h.Site) {
+			continue
+		}
+		sum := others[key]
 		if h.Blocks > most[key] {
 			sum.Name, most[key] = h.Name, h.Blocks
 		}
 		sum.Blocks, sum.Bytes = sum.Blocks+h.Blocks, sum.Bytes+h.Bytes
-		out[key] = sum
+		others[key] = sum
 	}
-	return out
+	return others, own
 }

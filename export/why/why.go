@@ -131,8 +131,8 @@ func leftText(c *oom.Case) (out string) {
 		out += ". " + loadedText(c)
 	}
 	if l := &c.Loading; l.Bytes > 0 {
-		out += fmt.Sprintf(". %s had loaded %s, in the sizes of what is there already: loaded to the CPU, as by "+
-			`map_location="cpu", it would take nothing of this device`,
+		out += fmt.Sprintf(". %s had loaded %s, in the sizes of what is there already. If it is to replace that, load it to the CPU, as by "+
+			`map_location="cpu"`,
 			line(l.Site), table.Bytes(l.Bytes))
 	}
 	return out
