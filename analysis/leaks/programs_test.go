@@ -386,3 +386,26 @@ func TestGarbageRises(t *testing.T) {
 	require.Equal(t, "garbage Linear.*", r.Findings[0].Holder)
 	require.Contains(t, r.Findings[0].Advice(), "gc.collect()")
 }
+
+// TestFrom: a list that is dropped each time that a request fails grows from one failure to the next, and not over all of them.
+func TestFrom(t *testing.T) {
+	p := &program{job: *newJob(), random: rand.New(rand.NewPCG(1, 2))}
+	var kept fifo
+	var failed []uint64
+	for range 3 {
+		for range 60 {
+			p.step(1)
+			kept.push(p, main(7), 512)
+		}
+		failed = append(failed, p.Events[len(p.Events)-1].Time)
+		kept.drop(p)
+		p.step(1)
+	}
+	o := &leaks.Options{Until: failed[2]}
+	require.Empty(t, p.find(t, o).Findings)
+	o.From = failed[1]
+	r := p.find(t, o)
+	require.Len(t, r.Findings, 1)
+	require.InEpsilon(t, 512, r.Findings[0].Bytes, 0.01)
+	require.Equal(t, "job.py:7 main", r.Findings[0].Name())
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -48,6 +49,23 @@ func TestHostNotes(t *testing.T) {
 	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerTorch, LiveBytes: 4096, LiveBlocks: 1}))
 	got := hostNotes(&leaks.Finding{Layer: event.LayerHost, LiveBytes: 8 << 20, LiveBlocks: 2})
 	require.Equal(t, []Note{{"live", "8.0 MiB in 2 blocks, allocated since the attach"}}, got)
+}
+
+// TestGrowsAfterFailure: what grows in a program that survived a failure is beside the failure, unless it is its cause.
+func TestGrowsAfterFailure(t *testing.T) {
+	grown := []leaks.Finding{{File: "a.py", Line: 3, Bytes: 512, Blocks: 1, Period: 1}}
+	words := func(caught oom.Answer, d oom.Decision) (out []string) {
+		a := &answer.Answer{Seconds: math.NaN(), Case: &oom.Case{Caught: caught, Decision: d, Findings: grown}, Leaks: &leaks.Report{
+			Verdict: leaks.Growing, Findings: grown,
+		}}
+		for _, n := range Of(a).Notes {
+			out = append(out, n.Name)
+		}
+		return out
+	}
+	require.Equal(t, []string{"why", "device", "grows"}, words(oom.Yes, oom.Full))
+	require.Equal(t, []string{"why", "device"}, words(oom.Yes, oom.Leak))
+	require.Equal(t, []string{"why", "device"}, words(oom.No, oom.Full))
 }
 
 // TestGarbageGrows: growth that is all garbage says so, and growth of something else does not.

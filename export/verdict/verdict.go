@@ -165,7 +165,7 @@ func outOfMemory(a *answer.Answer) *Text {
 		Notes: []Note{{"why", why.Text(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
 	}
 	if a.Case.Caught == oom.Yes && a.Case.Decision != oom.Leak && a.Growing() { // the program went on, and now grows
-		t.Notes = append(t.Notes, Note{"growing", growing(a)})
+		t.Notes = append(t.Notes, Note{"grows", growing(a)})
 	}
 	return t
 }
