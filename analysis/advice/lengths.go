@@ -18,7 +18,7 @@ type firstFacts struct {
 // elementShare: if an element of a container holds more than 1/elementShare more than at first, it may grow by itself.
 const elementShare = 4
 
-// See sets Was and Moved of what a reading says about containers of a name. time is that of the reading, nanoseconds.
+// See sets Was and Moved of what a reading says about containers of a name. time is when it was made, nanoseconds.
 func (l *Lengths) See(name string, now *Facts, time uint64) {
 	if now.Most == 0 {
 		return

@@ -203,6 +203,11 @@ func (a *Answer) Length() time.Duration {
 // Growing reports whether something grows from step to step.
 func (a *Answer) Growing() bool { return a.Leaks != nil && a.Leaks.Verdict == leaks.Growing }
 
+// GrowsBesides reports whether the program survived its failure and grows, and growth was not the cause.
+func (a *Answer) GrowsBesides() bool {
+	return a.Case != nil && a.Case.Caught == oom.Yes && a.Case.Decision != oom.Leak && a.Growing()
+}
+
 // growth adds up the growth, and finds the device that will be full first.
 func (a *Answer) growth(in *Input) {
 	if !a.Growing() {

@@ -51,7 +51,7 @@ func TestFacts(t *testing.T) {
 		b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
 		return b
 	}
-	loose := buffer(0x2000, 512)
+	two, loose := append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512)...), buffer(0x2000, 512)
 	loose[0].Path[2].Most = 0
 	full := buffer(0x1000, 512, 512)
 	for i := range full {
@@ -85,18 +85,18 @@ func TestFacts(t *testing.T) {
 			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("h"), scan.Step{Kind: scan.StepGradFn}, scan.Step{Kind: scan.StepNext}, scan.Step{Kind: scan.StepElided, Index: 40}))},
 			figures.HolderFacts{Chain: 42},
 		},
-		"garbage":                 {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
-		"hooks of one":            {many, figures.HolderFacts{Hooks: 9}},
-		"a hook of each":          {each, figures.HolderFacts{Hooks: 1}},
-		"slices":                  {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},
-		"whole tensors":           {[]scan.Block{shown(100), shown(900), shown(900)}, figures.HolderFacts{}},
-		"a bound":                 {buffer(0x1000, 512, 512, 1024), figures.HolderFacts{Length: 3, Most: 100, Each: 682}},
-		"two with a bound":        {append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512)...), figures.HolderFacts{Length: 4, Most: 200, Each: 512, Containers: 2}},
-		"one of two with a bound": {append(buffer(0x1000, 512, 512), loose...), figures.HolderFacts{}},
-		"an element grows":        {buffer(0x1000, 512, 512, 512, 512, 512, 1<<20), figures.HolderFacts{}},
-		"one of two grows":        {append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512, 512, 512, 512, 1<<20)...), figures.HolderFacts{}},
-		"one element":             {buffer(0x1000, 512), figures.HolderFacts{}},
-		"without a path":          {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
+		"garbage":            {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
+		"hooks of one":       {many, figures.HolderFacts{Hooks: 9}},
+		"a hook of each":     {each, figures.HolderFacts{Hooks: 1}},
+		"slices":             {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},
+		"whole tensors":      {[]scan.Block{shown(100), shown(900), shown(900)}, figures.HolderFacts{}},
+		"a bound":            {buffer(0x1000, 512, 512, 1024), figures.HolderFacts{Length: 3, Most: 100, Each: 682}},
+		"two with a bound":   {two, figures.HolderFacts{Length: 4, Most: 200, Each: 512, Containers: 2}},
+		"beside one without": {append(buffer(0x1000, 512, 512), loose...), figures.HolderFacts{}},
+		"an element grows":   {buffer(0x1000, 512, 512, 512, 512, 512, 1<<20), figures.HolderFacts{}},
+		"one of two grows":   {append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512, 512, 512, 512, 1<<20)...), figures.HolderFacts{}},
+		"one element":        {buffer(0x1000, 512), figures.HolderFacts{}},
+		"without a path":     {[]scan.Block{held(1, scan.CategoryUnknown, nil)}, figures.HolderFacts{}},
 	} {
 		facts := New(&scan.Report{Blocks: c.blocks}).Facts()
 		for _, owner := range ownersOf(c.blocks) {

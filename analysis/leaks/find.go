@@ -36,7 +36,7 @@ type Options struct {
 	// Until is the time of the last event that counts, CLOCK_BOOTTIME nanoseconds: that of the failed request that
 	// ended the program, because everything is freed after it. 0: all events count.
 	Until uint64
-	// From is the time after which a loop begins anew, such as that of an earlier request that failed, CLOCK_BOOTTIME nanoseconds; 0: none.
+	// From is the time after which a loop begins anew, as when an earlier request failed, CLOCK_BOOTTIME nanoseconds; 0: none.
 	From uint64
 	// Earlier is Holders from scans while the program ran, in order. It is used where Holders names nothing.
 	Earlier [][]Holder

@@ -59,8 +59,8 @@ func (f *Finding) passedOn(o *Options) string {
 	return ""
 }
 
-// containers adds up blocks of about a size, by the container that holds them under several names: of a finding's lines, and from before the
-// attach. own is how many the finding's holder has, of any line.
+// containers adds up blocks of about a size, by the container that holds them under several names: of a finding's lines, and from before
+// the attach. own is how many the finding's holder has, of any line.
 func (f *Finding) containers(all []Holder, size uint64) (others map[string]Holder, own uint64) {
 	others = map[string]Holder{}
 	of, most := varpath.Key(f.Holder), map[string]uint64{}

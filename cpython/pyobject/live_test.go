@@ -78,7 +78,8 @@ class Queued:
 class Memory:
     def __init__(self):
         self.size, self.warm, self.entries, self.recent, self.waiting = 330, 400, [0] * 40, [0] * 41, [0] * 40
-        self.open, self.data, self.outputs, self.first, self.count = [0] * 40, collections.OrderedDict.fromkeys(range(40)), [0] * 40, [0] * 40, 0
+        self.open, self.outputs, self.first, self.count = [0] * 40, [0] * 40, [0] * 40, 0
+        self.data = collections.OrderedDict.fromkeys(range(40))
         self.long = {n: n for n in range(40)}
         self.replay, self.old, self.seen, self.few = {n: n for n in range(40)}, [0] * 61, [0] * 40, collections.deque([0] * 40)
     def update(self, x):
@@ -95,7 +96,7 @@ class Memory:
         if len(self.outputs) != self.warm: self.outputs.clear()
         if len(self.first) < self.warm: self.first.pop()
         if len(self.long) > self.warm:
-            self.count = self.count + 2 * self.warm; self.count = self.count + 3 * self.warm; self.count = self.count + 4 * self.warm; self.count = self.count + 5 * self.warm; self.count = self.count + 6 * self.warm; self.count = self.count + 7 * self.warm; self.count = self.count + 8 * self.warm; self.count = self.count + 9 * self.warm; self.count = self.count + 10 * self.warm; self.count = self.count + 11 * self.warm; self.count = self.count + 12 * self.warm; self.count = self.count + 13 * self.warm; self.count = self.count + 14 * self.warm; self.count = self.count + 15 * self.warm; self.count = self.count + 16 * self.warm; self.count = self.count + 17 * self.warm; self.count = self.count + 18 * self.warm; self.count = self.count + 19 * self.warm; self.count = self.count + 20 * self.warm; self.count = self.count + 21 * self.warm
+            LONG
             self.long.popitem()
         if self.warm < len(self.replay): self.replay.popitem()
         if len(self.old) > 50: self.old.pop(0)
@@ -185,7 +186,7 @@ func viewOf(m process.Memory, addr uint64, n int) []byte {
 // start runs the program. It ends when the test does.
 func start(t *testing.T, python string) (image, said) {
 	t.Helper()
-	cmd := exec.Command(python, "-c", program)
+	cmd := exec.Command(python, "-c", strings.Replace(program, "LONG", strings.Repeat("self.count += 2 * self.warm; ", 40), 1))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)

@@ -198,7 +198,8 @@ func (p *printer) spare() {
 
 // rates reports whether there is a column for growth.
 func (p *printer) rates() bool {
-	return p.a.Growing() && p.a.When != answer.AtFailure || slices.ContainsFunc(p.a.Rows, func(r answer.Row) bool { return r.Finding != nil && r.Rate > 0 })
+	grows := func(r answer.Row) bool { return r.Finding != nil && r.Rate > 0 }
+	return p.a.Growing() && p.a.When != answer.AtFailure || slices.ContainsFunc(p.a.Rows, grows)
 }
 
 // rows prints the holders of the memory, in columns that fill the screen.

@@ -14,7 +14,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
-	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/export/why"
@@ -164,7 +163,7 @@ func outOfMemory(a *answer.Answer) *Text {
 		Word: OutOfMemory, Text: strings.TrimPrefix(table.OOMHead(a.Case, a.Start), OutOfMemory+"  "),
 		Notes: []Note{{"why", why.Text(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
 	}
-	if a.Case.Caught == oom.Yes && a.Case.Decision != oom.Leak && a.Growing() { // the program went on, and now grows
+	if a.GrowsBesides() {
 		t.Notes = append(t.Notes, Note{"grows", growing(a)})
 	}
 	return t
