@@ -238,7 +238,12 @@ func (tr *Tracer) row(n int) *hook.Row {
 // Stackless returns the most frequent reason why recent allocations had no stack; any is false when all had one.
 func (tr *Tracer) Stackless() (why event.StackStatus, any bool) { return tr.decoder.Stackless() }
 
-func (tr *Tracer) warn(err error) { tr.warnings = append(tr.warnings, err) }
+// warn adds a problem that does not end the trace. That a process has ended meanwhile is none: its end is an event.
+func (tr *Tracer) warn(err error) {
+	if !errors.Is(err, process.ErrNotExist) {
+		tr.warnings = append(tr.warnings, err)
+	}
+}
 
 // Warnings returns, each one once, problems that did not end the trace.
 func (tr *Tracer) Warnings() []error {
