@@ -56,7 +56,7 @@ func Serve(path string, feed Feed) (*Server, error) {
 // Run takes screens until the feed ends or ctx is done, and then lets the clients read what is left.
 func (s *Server) Run(ctx context.Context) error {
 	var clients sync.WaitGroup
-	go s.accept(&clients)
+	clients.Go(func() { s.accept(&clients) }) // counted itself, so that none is added once there is none
 	err := s.collect(ctx)
 	s.mu.Lock()
 	s.ended = true
