@@ -39,7 +39,7 @@ func requireAnswer(t *testing.T, first string, r *leakReport) {
 func TestFirstLines(t *testing.T) {
 	t.Run("growing", func(t *testing.T) {
 		hold := filepath.Join(t.TempDir(), "hold")
-		c := runFor(t, "20s", hold, filepath.Join(env.testdata, "run"), workload("leak.py"), "--steps", "60", "--batch", "64", "--hold", hold)
+		c := runFor(t, "30s", hold, filepath.Join(env.testdata, "run"), workload("leak.py"), "--steps", "60", "--batch", "64", "--hold", hold)
 		requireAnswer(t, beginning(t, c, "gputrace  leak.py"), leaksIn(t, onlyRecording(t, c)))
 	})
 	t.Run("steady", func(t *testing.T) {
