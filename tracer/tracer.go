@@ -238,7 +238,7 @@ func (tr *Tracer) row(n int) *hook.Row {
 // Stackless returns the most frequent reason why recent allocations had no stack; any is false when all had one.
 func (tr *Tracer) Stackless() (why event.StackStatus, any bool) { return tr.decoder.Stackless() }
 
-// warn adds a problem that does not end the trace. That a process has ended meanwhile is none: its end is an event.
+// warn adds a problem that does not end the trace, but not that a process has ended meanwhile: its end is an event.
 func (tr *Tracer) warn(err error) {
 	if !errors.Is(err, process.ErrNotExist) {
 		tr.warnings = append(tr.warnings, err)

@@ -56,7 +56,7 @@ func Serve(path string, feed Feed) (*Server, error) {
 // Run takes screens until the feed ends or ctx is done, and then lets the clients read what is left.
 func (s *Server) Run(ctx context.Context) error {
 	var clients sync.WaitGroup
-	clients.Go(func() { s.accept(&clients) }) // counted itself, so that none is added once there is none
+	clients.Go(func() { s.accept(&clients) }) // counts itself: no client is added while the count is 0
 	err := s.collect(ctx)
 	s.mu.Lock()
 	s.ended = true
