@@ -18,6 +18,8 @@ func TestFactsOf(t *testing.T) {
 		"model._forward_hooks[0..7].__self__.seen[0..7]":  {Hooks: 8},
 		"model._forward_hooks[0..9].__self__.grads[0..9]": {Hooks: 10},
 		"embed.cache[0..9]": {Cache: true},
+		"queue[0..9].x":     {Length: 10, Most: 10, Full: true, Weak: true},
+		"queue[0..9].y":     {Length: 8, Most: 10, Weak: true},
 		"a.py:8 main() local net.heads['task1'..'task9'].weight": {Category: "parameters"},
 	}
 	for holder, want := range map[string]Facts{
@@ -27,6 +29,7 @@ func TestFactsOf(t *testing.T) {
 		"embed.cache[*]":                                {Cache: true},
 		"a.py:9 main() local net":                       {Category: "parameters"},
 		"b.py:9 main() local net":                       {},
+		"queue":                                         {Length: 10, Most: 10, Weak: true},
 		"":                                              {},
 	} {
 		require.Equal(t, want, FactsOf(holder, all), holder)

@@ -18,8 +18,7 @@ type gathered struct {
 	threads    map[uint64]bool           // threads whose frames have the variable
 	bounded    map[uint64]*bounded       // containers with a bound, by address
 	elements   heldElements
-	added      bool // it has a block
-	bytes      uint64
+	bytes      uint64 // of all blocks
 	outside    uint64 // bytes to which no container with a bound leads
 	open       bool   // one of the containers with a bound is not full
 	slices     int    // blocks that are shown in part, less those that are shown as a whole or of which it is not known
@@ -103,7 +102,7 @@ func (g *gathered) add(b *scan.Block) {
 			reset = b.Path[:i+1].String()
 		}
 	}
-	g.Weak, g.added = weak && (g.Weak || !g.added), true
+	g.Weak = weak && (g.Weak || g.bytes == 0)
 	if !within {
 		g.outside += b.Size
 	}

@@ -45,20 +45,26 @@ func (f *Finding) Bound() *Bound {
 // likeShare: blocks of two holders are alike in size if their means differ by less than 1/likeShare.
 const likeShare = 8
 
+// mayHaveFilled reports whether the containers with a bound that hold a finding have reached it, and its growth is no more than fills them,
+// by a block for an element: an element with several may grow by itself.
+func (f *Finding) mayHaveFilled() bool {
+	facts := &f.proof.facts
+	full := facts.Most * facts.Each
+	return facts.Most > 0 && facts.Length >= facts.Most && !facts.Moved && f.Grown <= full+full/likeShare &&
+		f.LiveBlocks > 0 && f.LiveBlocks <= facts.Length+facts.Length/likeShare
+}
+
 // hasFilled reports whether the containers with a bound that hold a finding have reached it while the finding grew. Either they had fewer
 // elements when they were first read, or, of a single one, what it would have dropped is nowhere: growth counts what was freed, so that
-// elements which gave way to its blocks are still in use, by something else. The growth must be no more than fills them, by a block for an
-// element: one with several may grow by itself. now are the holders of a scan of all blocks; nil: none.
+// elements which gave way to its blocks are still in use, by something else. now are the holders of a scan of all blocks; nil: none.
 func (f *Finding) hasFilled(now []Holder) bool {
-	facts := &f.proof.facts
-	if facts.Most == 0 || facts.Length < facts.Most || facts.Moved || f.LiveBlocks == 0 || f.LiveBlocks > facts.Length+facts.Length/likeShare {
+	if !f.mayHaveFilled() {
 		return false
 	}
+	facts, size := &f.proof.facts, f.LiveBytes/f.LiveBlocks
 	if facts.Was > 0 {
-		full := facts.Most * facts.Each
-		return facts.Was < facts.Most && f.Grown <= full+full/likeShare
+		return facts.Was < facts.Most
 	}
-	size := f.LiveBytes / f.LiveBlocks
 	if now == nil || size == 0 || facts.Containers > 1 {
 		return false
 	}
@@ -96,8 +102,7 @@ func fillTogether(all []Finding) {
 		}
 	}
 	for i := range all {
-		f := &all[i]
-		if facts := &f.proof.facts; facts.Most > 0 && facts.Length >= facts.Most {
+		if f := &all[i]; f.mayHaveFilled() {
 			g, _ := varpath.Many(f.Holder, 1)
 			f.proof.filled = f.proof.filled || filled[g.Container]
 		}

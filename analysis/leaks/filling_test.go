@@ -99,12 +99,14 @@ func TestFilled(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.f.hasFilled(c.rows), name)
 	}
-	part, other := one(0), one(0)
-	part.Holder, other.Holder = "a.kept[0..79].done", "b.kept[0..79]"
-	all := []Finding{one(20), part, other}
+	part, other, inner := one(0), one(0), one(0)
+	part.Holder, other.Holder, inner.Holder = "a.kept[0..79].done", "b.kept[0..79]", "a.kept[0..79].states[0..7]"
+	inner.LiveBlocks, inner.LiveBytes = 600, 600*64*kib
+	all := []Finding{one(20), part, other, inner}
 	all[0].Holder, all[0].proof.filled = "a.kept[0..79].obs", true
 	fillTogether(all)
 	require.Equal(t, []bool{true, true, false}, []bool{all[0].proof.filled, all[1].proof.filled, all[2].proof.filled})
+	require.False(t, all[3].proof.filled, "its elements grow by themselves")
 	require.Equal(t, &Bound{80, 80, 80 * 64 * kib, 0}, all[0].Bound())
 	require.True(t, all[0].Bound().IsFull())
 }

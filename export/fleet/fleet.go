@@ -4,7 +4,6 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/gputrace/gputrace/analysis/view"
@@ -30,7 +29,6 @@ type Options struct {
 type Size struct {
 	Processes, Rows int
 	Bytes           int64
-	LeftOut         error // of the first recording that could not be read; nil: all could
 }
 
 // Write adds recordings to a dataset, one after the other. A recording that is in it is replaced. The error is about the dataset: no more
@@ -45,7 +43,6 @@ func Write(paths []string, o *Options) (*Size, error) {
 		r, err := read(path, o)
 		if err != nil {
 			o.LeftOut(err)
-			size.LeftOut = cmp.Or(size.LeftOut, err)
 			continue
 		}
 		files, err := d.Write(r.process.Part(r.process.Started), r.process.Key(), o.Version, r.moments, r.lines)

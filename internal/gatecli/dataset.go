@@ -52,25 +52,28 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 		return true, err
 	}
 	sum := &fleet.Size{}
+	var leftOut error // of the first recording that could not be read
 	for _, arg := range c.Args().Slice() {
 		size, err := fleet.Write(recordingsOf([]string{arg}), &fleet.Options{
 			Dir: out, Job: jobName(job, arg), Version: shared.Version, Open: o,
-			LeftOut: func(err error) { p.Warn(fmt.Errorf("left out: %w", err)) },
+			LeftOut: func(err error) {
+				p.Warn(fmt.Errorf("left out: %w", err))
+				leftOut = cmp.Or(leftOut, err)
+			},
 		})
 		if err != nil {
 			return true, err
 		}
-		sum.LeftOut = cmp.Or(sum.LeftOut, size.LeftOut)
 		sum.Processes, sum.Rows, sum.Bytes = sum.Processes+size.Processes, sum.Rows+size.Rows, sum.Bytes+size.Bytes
 	}
 	p.Stop()
 	if sum.Processes == 0 {
-		return true, exit.With(exit.Code(sum.LeftOut), errors.New("nothing was written: no recording could be read"))
+		return true, exit.With(exit.Code(leftOut), errors.New("nothing was written: no recording could be read"))
 	}
 	fmt.Fprintf(os.Stderr, "wrote %s: %s, %s, %s   cd %s && duckdb -init queries/duckdb.sql -c '.read queries/skew.sql'\n", out,
 		table.Plural(uint64(sum.Processes), "process"), table.Plural(uint64(sum.Rows), "row"), table.Bytes(uint64(sum.Bytes)), out)
-	if sum.LeftOut != nil {
-		return true, exit.With(exit.Code(sum.LeftOut), errors.New("the dataset is without the recordings that were left out"))
+	if leftOut != nil {
+		return true, exit.With(exit.Code(leftOut), errors.New("the dataset is without the recordings that were left out"))
 	}
 	return true, nil
 }
