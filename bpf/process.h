@@ -137,8 +137,11 @@ static __always_inline u32 claim_place(void)
 	return 0;
 }
 
-/* Has a new process go by its parent's unwind info. */
-BPF_GLOBAL int borrow_info(struct traced *t, u32 from, u32 to)
+/*
+ * Has a new process go by its parent's unwind info. Of the parent's executable pages, uncopied are
+ * not its own.
+ */
+BPF_GLOBAL int borrow_info(struct traced *t, u32 from, u32 to, u64 uncopied)
 {
 	struct info_ref *theirs = bpf_map_lookup_elem(&info_refs, &from);
 	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &to);
@@ -159,10 +162,24 @@ BPF_GLOBAL int borrow_info(struct traced *t, u32 from, u32 to)
 			return -ENOENT;
 		c->code_pages = p->code_pages;
 	}
+	c->code_pages -= uncopied;
 	ref->info = theirs->info;
 	ref->next = NO_INFO;
 	ref->borrowed = 1;
 	return 0;
+}
+
+/*
+ * Executable pages that a child does not get from its parent: the kernel's own for probes. They are
+ * VM_DONTCOPY: xol_add_vma and create_uprobe_trampoline of kernel/events/uprobes.c.
+ */
+static __always_inline u64 uncopied_pages(struct task_struct *child)
+{
+	struct mm_struct *theirs = bpf_get_current_task_btf()->mm, *mm = child->mm;
+
+	if (!theirs || !mm || theirs->exec_vm < mm->exec_vm)
+		return 0;
+	return theirs->exec_vm - mm->exec_vm;
 }
 
 static __always_inline void trace_child(struct traced *t, u32 parent, struct task_struct *child)
@@ -175,7 +192,8 @@ static __always_inline void trace_child(struct traced *t, u32 parent, struct tas
 		return;
 	}
 	c->pid = pid_in_namespace(child);
-	if (borrow_info(t, parent, index) || bpf_map_update_elem(&pids, &tgid, &index, 0)) {
+	if (borrow_info(t, parent, index, uncopied_pages(child)) ||
+	    bpf_map_update_elem(&pids, &tgid, &index, 0)) {
 		c->state = TRACED_FREE;
 		__sync_fetch_and_add(&children_lost, 1);
 		return;

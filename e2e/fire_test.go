@@ -233,7 +233,7 @@ func TestKilledAnywhere(t *testing.T) {
 		}
 		c.signal(t, syscall.SIGKILL)
 		require.Equal(t, -1, c.code(t))
-		eventually(t, "the probes to be gone", func() bool { return len(changed(t, p, all)) == 0 })
+		requireUnchanged(t, p, all)
 		p.awaitSteps(t, p.steps()+3)
 		checkCutOff(t, c)
 	}

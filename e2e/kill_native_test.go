@@ -24,7 +24,7 @@ func TestKillNative(t *testing.T) {
 	awaitMore(t, p)
 	c.signal(t, syscall.SIGKILL)
 	require.Equal(t, -1, c.code(t), c.stderr.String())
-	eventually(t, "the probes to be gone", func() bool { return len(changed(t, p, all)) == 0 })
+	requireUnchanged(t, p, all)
 	awaitMore(t, p)
 	requireNoLeftovers(t, c.dir)
 }
