@@ -251,7 +251,7 @@ func (l *Lifetimes) InUse(s *Start) Category {
 
 // keptFor is what an allocation is for that is in use beyond its phase.
 func (c *Classifier) keptFor(s *Start) Category {
-	if s.Category != NoCategory {
+	if s.Category != NoCategory || s.Loaded && s.Phase == Setup {
 		return s.Category
 	}
 	return kept(s.Phase)

@@ -22,6 +22,7 @@ const (
 	stateStack
 	workspaceStack
 	otherStack
+	loadedStack
 
 	mainThread, autogradThread = 7, 8
 )
@@ -34,6 +35,7 @@ var step = map[event.StackID]*event.Stack{
 	adamStack:      eventtest.Stack("a.so!f " + adam + wrapper + main),
 	stateStack:     eventtest.Stack("a.so!f " + torch + "optim/adam.py:179:Adam._init_group " + adam + wrapper + main),
 	workspaceStack: eventtest.Stack("a.so!at::cuda::allocateCUDABlasWorkspace " + engine),
+	loadedStack:    eventtest.Stack(toDevice + torch + "serialization.py:1500:load" + main),
 	otherStack:     eventtest.Stack("a.so!at::_ops::zeros::call" + main),
 }
 
@@ -85,6 +87,15 @@ func TestLifetimes(t *testing.T) {
 	require.Equal(t, Parameters, s.InUse(parameter))
 	require.Equal(t, OptimizerState, s.InUse(state))
 	require.Equal(t, Inputs, s.InUse(next))
+}
+
+// TestLoaded: what is read from a file can be a copy of parameters that are there already.
+func TestLoaded(t *testing.T) {
+	s := newStream()
+	parameter, read := s.alloc(setupStack), s.alloc(loadedStack)
+	s.alloc(forwardStack)
+	require.Equal(t, Parameters, s.InUse(parameter))
+	require.Equal(t, NoCategory, s.InUse(read))
 }
 
 // TestRunningPhase: what is in use in the phase of its allocation is for what all others of its stack were for.

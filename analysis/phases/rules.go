@@ -21,6 +21,9 @@ var builtIn string
 // training is what a rule has in place of a phase when it ends the search for an evaluation.
 const training = "training"
 
+// loaded is what a rule has in place of a phase when it reads tensors from a file: whose they will be is not known there.
+const loaded = "loaded"
+
 // Limits of a file of rules.
 const (
 	maxRules    = 10_000
@@ -29,10 +32,11 @@ const (
 
 // rule is one line of a file of rules.
 type rule struct {
-	phase    Phase    // empty: it is of a category, or training
-	category Category // empty: it is of a phase, or training
-	weak     bool     // it counts only where no other rule of phases does
-	outer    bool     // it counts only over a phase that was found before
+	phase    Phase    // empty: it is of a category, training or loaded
+	category Category // empty: it is of a phase, training or loaded
+	loaded   bool
+	weak     bool // it counts only where no other rule of phases does
+	outer    bool // it counts only over a phase that was found before
 	user     bool
 	native   bool
 	place    *regexp.Regexp // of a Python file, or of the name of a native module; nil: any
@@ -116,6 +120,8 @@ func parse(line string) (rule, error) {
 		out.phase = Phase(name)
 	case isCategory(word):
 		out.category = Category(word)
+	case word == loaded:
+		out.loaded = true
 	case word != training:
 		return rule{}, fmt.Errorf("%q is neither a phase nor a category", word)
 	}

@@ -18,15 +18,15 @@ func TestUsersRules(t *testing.T) {
 		"communication libmine*!mine::*\nworkspace !scratch\nforward? *:attention\n"))
 	require.NoError(t, err)
 	for in, want := range map[string]Result{
-		linear + call + "/home/a/loader.py:3:read_batch" + main:    {Input, NoCategory}, // a user's rule counts for more than what is nearer
-		linear + call + "/home/a/my_loader.py:3:read_batch" + main: {Forward, NoCategory},
-		"a.so!f /home/models/b/c/net.py:3:Net.score" + main:        {Evaluation, NoCategory},
-		"a.so!f /home/models/b/net.py:3:score" + main:              {Other, NoCategory},
-		"libmine.so.3!mine::gather " + linear + call + main:        {Communication, NoCategory},
-		"a.so!mine::gather " + linear + call + main:                {Forward, NoCategory},
-		"a.so!scratch " + main:                                     {Other, Workspace},
-		"a.so!f /home/a/x.py:3:attention" + main:                   {Forward, NoCategory},
-		linear + call + main:                                       {Forward, NoCategory},
+		linear + call + "/home/a/loader.py:3:read_batch" + main:    {Phase: Input, Category: NoCategory}, // a user's rule counts for more than what is nearer
+		linear + call + "/home/a/my_loader.py:3:read_batch" + main: {Phase: Forward, Category: NoCategory},
+		"a.so!f /home/models/b/c/net.py:3:Net.score" + main:        {Phase: Evaluation, Category: NoCategory},
+		"a.so!f /home/models/b/net.py:3:score" + main:              {Phase: Other, Category: NoCategory},
+		"libmine.so.3!mine::gather " + linear + call + main:        {Phase: Communication, Category: NoCategory},
+		"a.so!mine::gather " + linear + call + main:                {Phase: Forward, Category: NoCategory},
+		"a.so!scratch " + main:                                     {Phase: Other, Category: Workspace},
+		"a.so!f /home/a/x.py:3:attention" + main:                   {Phase: Forward, Category: NoCategory},
+		linear + call + main:                                       {Phase: Forward, Category: NoCategory},
 	} {
 		require.Equal(t, want, New(r, nil, nil).Stack(eventtest.Stack(in)), in)
 	}

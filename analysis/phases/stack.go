@@ -42,6 +42,7 @@ type Classifier struct {
 type Result struct {
 	Phase    Phase
 	Category Category // of memory that is not temporary; NoCategory: it does not say
+	Loaded   bool     // tensors are read from a file: parameters, optimizer state, or a copy of either
 }
 
 // New makes a classifier. library is as in stacks.IsLibrary; resolve returns the frames of a stack, or nil.
@@ -87,7 +88,7 @@ func (c *Classifier) Of(id event.StackID) Result {
 	}
 	out, ok := c.ofStack[id]
 	if !ok {
-		out = Result{Unknown, NoCategory}
+		out = Result{Phase: Unknown, Category: NoCategory}
 		if st := c.resolved(id); id != 0 && st != nil {
 			out = c.Stack(st)
 		}
@@ -106,7 +107,7 @@ func (c *Classifier) Stack(st *event.Stack) Result {
 			break
 		}
 	}
-	return Result{s.phase(st.Status), s.category}
+	return Result{s.phase(st.Status), s.category, s.loaded}
 }
 
 // match is the rules of a frame.
@@ -136,6 +137,7 @@ type search struct {
 	found    Phase // by a rule that counts; empty: none yet
 	weak     []Phase
 	category Category
+	loaded   bool
 	own      string // the outermost frame of the program's own so far; empty: none
 	trains   bool   // what is farther out does not make it an evaluation
 }
@@ -152,6 +154,8 @@ func (s *search) frame(f *event.Frame) bool {
 		case r.user && !r.weak && !r.outer && r.phase != "":
 			s.found = r.phase
 			return true
+		case r.loaded:
+			s.loaded = true
 		case r.phase == "":
 			s.trains = true
 		case r.weak:

@@ -84,8 +84,8 @@ func TestLearned(t *testing.T) {
 	}
 	require.Equal(t, Forward, c.Of(1).Phase)
 	require.Equal(t, Evaluation, c.Of(3).Phase, "another function")
-	require.Equal(t, Result{Unknown, NoCategory}, c.Of(4))
-	require.Equal(t, Result{Unknown, NoCategory}, c.Of(0))
+	require.Equal(t, Result{Phase: Unknown, Category: NoCategory}, c.Of(4))
+	require.Equal(t, Result{Phase: Unknown, Category: NoCategory}, c.Of(0))
 }
 
 // TestCutStacks: what is cut off could say another phase.
