@@ -18,7 +18,7 @@ func TestUsersRules(t *testing.T) {
 		"communication libmine*!mine::*\nworkspace !scratch\nforward? *:attention\n"))
 	require.NoError(t, err)
 	for in, want := range map[string]Result{
-		linear + call + "/home/a/loader.py:3:read_batch" + main:    {Phase: Input, Category: NoCategory}, // a user's rule counts for more than what is nearer
+		linear + call + "/home/a/loader.py:3:read_batch" + main:    {Phase: Input, Category: NoCategory}, // the user's rule before a nearer one
 		linear + call + "/home/a/my_loader.py:3:read_batch" + main: {Phase: Forward, Category: NoCategory},
 		"a.so!f /home/models/b/c/net.py:3:Net.score" + main:        {Phase: Evaluation, Category: NoCategory},
 		"a.so!f /home/models/b/net.py:3:score" + main:              {Phase: Other, Category: NoCategory},
