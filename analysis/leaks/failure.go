@@ -3,6 +3,9 @@
 package leaks
 
 import (
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/refusals"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 )
@@ -19,6 +22,13 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 		return 0
 	}
 	return last.Event.Time
+}
+
+// loopEnded reports whether the loop had ended when the request failed, so that what it kept is no growth any more.
+func (f *Finder) loopEnded() bool {
+	failed, _ := f.trace.Refusals()
+	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return r.Event.Time == f.options.Until })
+	return i >= 0 && f.table.Returned(f.trace.Stack(failed[i].Event.Stack))
 }
 
 // Before judges what was before the last failed request, if the program went on: what had grown by then may be freed. nil: it did not go

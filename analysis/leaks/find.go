@@ -275,7 +275,10 @@ func (f *Finder) before(e *event.Event, h *heap.Heap) {
 // Report returns the verdict, after the replay.
 func (f *Finder) Report() *Report {
 	r := judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
-	r.Past = f.past
+	if r.Past = f.past; f.loopEnded() {
+		r.Past, r.Findings = append(r.Past, r.Findings...), nil
+		r.Verdict = verdictOf(r, true)
+	}
 	return r
 }
 
@@ -291,6 +294,7 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 		r.interim(d, o)
 		if len(r.Findings) == 0 && !r.Interim {
 			r.suspect(r.longer(r.filling(d.suspects(&r.Steps, o), o)), o)
+			r.fails(d, o)
 		}
 		r.rise(d, o)
 		r.Stopped = d.hasStopped(r.Findings, &r.Steps, o)

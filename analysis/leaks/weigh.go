@@ -102,6 +102,21 @@ func (r *Report) suspect(all []Finding, o *Options) {
 	r.Suspects, r.Notes = matters, append(r.Notes, notes...)
 }
 
+// failShare: rises that were too few to say whether they go on are findings after all, if the program has run out of memory and
+// they are 1/failShare of what it had in use.
+const failShare = 4
+
+// fails makes suspects findings if they filled the device.
+func (r *Report) fails(d *detector, o *Options) {
+	used := d.level.latest()
+	if o.Until == 0 || len(r.Suspects) == 0 || len(used) == 0 {
+		return
+	}
+	if sum, _ := Total(r.Suspects); failShare*sum.LiveBytes >= uint64(used[len(used)-1].bytes) {
+		r.Findings, r.Suspects = r.Suspects, nil
+	}
+}
+
 // rise sets by how many bytes the memory in use between steps rose, and the lines responsible. The excused rises of
 // lines are subtracted.
 func (r *Report) rise(d *detector, o *Options) {

@@ -93,3 +93,17 @@ func TestWeighedSuspect(t *testing.T) {
 	r.suspect([]Finding{{Bytes: 1e6}}, &Options{})
 	require.InDelta(t, 1e6, r.Suspects[0].Bytes, 0)
 }
+
+// TestFails: what rose too few times is growth if it filled the device before a request failed, and only then.
+func TestFails(t *testing.T) {
+	used := newDetector(nil, nil)
+	used.level.add(1, floor{bytes: 1000})
+	used.level.advance(40)
+	for live, ends := range map[uint64]bool{249: false, 250: true} {
+		r := &Report{Suspects: []Finding{{Bytes: 1, LiveBytes: live - 10}, {Bytes: 1, LiveBytes: 10}}}
+		r.fails(used, &Options{})
+		require.Len(t, r.Suspects, 2, "nothing failed")
+		r.fails(used, &Options{Until: 1})
+		require.Equal(t, ends, len(r.Findings) == 2 && r.Suspects == nil, live)
+	}
+}

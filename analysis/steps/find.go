@@ -106,6 +106,7 @@ func (s *Search) table() (*Table, error) {
 		out.begins = on.times
 		return out, nil
 	}
+	out.around = s.survey.loops.around(on)
 	c := newClock(s.trace.Stack, on.mark)
 	err := s.trace.Events(func(e *event.Event) {
 		if c.see(e) {

@@ -107,6 +107,23 @@ func (l *loops) inside(c *candidate) bool {
 	return false
 }
 
+// around returns the calls that lead to a line of a loop, outermost first, and the line; nil: one of them was made again.
+func (l *loops) around(c *candidate) []event.Frame {
+	p := l.places[c.mark.place]
+	if p == nil {
+		return nil
+	}
+	var out []event.Frame
+	for q := p; q != nil; q = l.places[q.parent] {
+		if q != p && q.entries > 1 {
+			return nil
+		}
+		out = append(out, event.Frame{Kind: event.FramePython, File: q.mark.file, Func: q.mark.function, Line: q.mark.line})
+	}
+	slices.Reverse(out)
+	return out
+}
+
 // path is the places of a stack. A stack can become known after its first event.
 func (l *loops) path(id event.StackID) []*place {
 	if path, ok := l.paths[id]; ok {

@@ -202,6 +202,22 @@ func line(parent uint64, depth, entries int, within uint64) *place {
 	return &place{candidate: c, parent: parent, depth: depth, within: within}
 }
 
+// TestAround: the calls that lead to a loop are known if each was made once.
+func TestAround(t *testing.T) {
+	l := loopOf(100, line(0, 0, 1, 100), line(1, 1, 1, 100), line(2, 2, 30, 90))
+	for i, function := range []string{"module", "main", "extract"} {
+		l.places[uint64(i+1)].mark.function = function
+	}
+	var names []string
+	for _, f := range l.around(&l.places[3].candidate) {
+		names = append(names, f.Func)
+	}
+	require.Equal(t, []string{"module", "main", "extract"}, names)
+	l.places[2].entries = 2
+	require.Nil(t, l.around(&l.places[3].candidate), "an outer loop called it twice")
+	require.Nil(t, l.around(&candidate{}))
+}
+
 // TestOuterLoop: the loop of a program is the outermost function whose lines are entered often, and have half of
 // all allocations below them.
 func TestOuterLoop(t *testing.T) {

@@ -2,7 +2,13 @@
 
 package steps
 
-import "sort"
+import (
+	"slices"
+	"sort"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+)
 
 // Table is the steps of a recording, by the times at which they begin. Steps are numbered from 1. The zero value has none.
 type Table struct {
@@ -14,6 +20,33 @@ type Table struct {
 	loop   int      // number of the first step of the loop that runs at the end; 0: first
 	begins []uint64 // CLOCK_BOOTTIME nanoseconds, ascending
 	end    uint64   // of the recording
+
+	around []event.Frame // of SourcePeriod, the calls that lead to the loop, outermost first, and a line of it; nil: not known
+}
+
+// Returned reports whether the function whose loop the steps are has returned, as far as a later stack of its thread shows. Only the
+// outermost loop is known to be over then.
+func (t *Table) Returned(st *event.Stack) bool {
+	if st == nil || len(t.around) < 2 {
+		return false
+	}
+	at := 0
+	for _, f := range slices.Backward(stacks.Ran(st.Frames)) {
+		if f.Kind != event.FramePython {
+			continue
+		}
+		call := &t.around[at]
+		switch {
+		case f.File != call.File || f.Func != call.Func:
+			return at > 0
+		case at == len(t.around)-1:
+			return false
+		case f.Line != call.Line:
+			return true
+		}
+		at++
+	}
+	return at > 0 && st.Status.Complete()
 }
 
 // TableOf is the table of steps that begin at given times, ascending, the first of them number first, in a recording that ends at end.

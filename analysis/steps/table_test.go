@@ -107,3 +107,29 @@ func TestMarks(t *testing.T) {
 	_, ok := m.sourceOf(python(torch+"optim/adam.py", "Adam.step"))
 	require.False(t, ok, "what is chosen is the only one")
 }
+
+// TestReturned: the function of the outermost loop has returned if a frame that led to it is at another line, or calls another function.
+func TestReturned(t *testing.T) {
+	python := func(function string, line int) event.Frame {
+		return event.Frame{Kind: event.FramePython, File: "/a/" + function + ".py", Func: function, Line: line}
+	}
+	table := &Table{around: []event.Frame{python("module", 9), python("main", 5), python("extract", 3)}}
+	leaf := event.Frame{Kind: event.FrameNative, Func: "malloc"}
+	for name, tt := range map[string]struct {
+		frames []event.Frame // leaf first
+		want   bool
+	}{
+		"in its loop":          {[]event.Frame{leaf, python("add", 1), python("extract", 4), python("main", 5), python("module", 9)}, false},
+		"behind it":            {[]event.Frame{leaf, python("train", 7), python("main", 6), python("module", 9)}, true},
+		"farther out":          {[]event.Frame{leaf, python("module", 10)}, true},
+		"the same call's next": {[]event.Frame{leaf, python("other", 3), python("main", 5), python("module", 9)}, true},
+		"the caller itself":    {[]event.Frame{leaf, python("main", 5), python("module", 9)}, true},
+		"another thread":       {[]event.Frame{leaf, python("run", 6)}, false},
+		"no Python":            {[]event.Frame{leaf}, false},
+	} {
+		require.Equal(t, tt.want, table.Returned(&event.Stack{Frames: tt.frames, Status: event.StatusOK}), name)
+	}
+	require.False(t, table.Returned(nil))
+	program := &Table{around: table.around[:1]}
+	require.False(t, program.Returned(&event.Stack{Frames: []event.Frame{python("module", 10)}}), "it runs as long as the program")
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gputrace/gputrace/analysis/leakdiff"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -198,7 +199,7 @@ func (in *Input) difference() *view.Difference {
 }
 
 // findings compares the verdicts on two recordings; nil: one side is none, or a moment of it.
-func (in *Input) findings() (*leaks.Comparison, error) {
+func (in *Input) findings() (*leakdiff.Comparison, error) {
 	if in.Before.leaks == nil || in.After.leaks == nil {
 		return nil, nil
 	}
@@ -210,7 +211,7 @@ func (in *Input) findings() (*leaks.Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	return leaks.Compare(before, after), nil
+	return leakdiff.Compare(before, after), nil
 }
 
 // Format is a form in which a difference can be written.

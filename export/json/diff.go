@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gputrace/gputrace/analysis/leakdiff"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 )
@@ -20,7 +21,7 @@ type Diff struct {
 	Before, After string // what was compared: a file and a moment
 	Verdict       string // what changed, in a sentence
 	// Findings are what grows in either recording; nil: they are not compared.
-	Findings *leaks.Comparison
+	Findings *leakdiff.Comparison
 }
 
 type diffFile struct {
@@ -105,7 +106,7 @@ func WriteDiff(w io.Writer, d Diff) error {
 }
 
 // compare adds what grows in either recording; nil: it is not compared.
-func (f *diffFile) compare(c *leaks.Comparison) {
+func (f *diffFile) compare(c *leakdiff.Comparison) {
 	if c == nil {
 		return
 	}

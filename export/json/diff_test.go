@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/leakdiff"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -74,8 +75,8 @@ func (short) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 func TestWriteDiffFindings(t *testing.T) {
 	f := &leaks.Finding{Kind: leaks.Growth, File: "/a/train.py", Line: 3, Holder: "main() local kept[0..9]", Period: 1}
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, nil, view.ByLine), Findings: &leaks.Comparison{
-		Before: leaks.Steady, After: leaks.Growing, Changes: []leaks.Change{{After: f}},
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, nil, view.ByLine), Findings: &leakdiff.Comparison{
+		Before: leaks.Steady, After: leaks.Growing, Changes: []leakdiff.Change{{After: f}},
 	}}))
 	var got struct {
 		Verdicts struct{ Before, After string }

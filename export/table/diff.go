@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leakdiff"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/internal/layout"
@@ -23,7 +24,7 @@ type DiffInput struct {
 	Top           int // rows with a change; 0: all
 	Width         int // of the screen, characters; 0: 80
 	// Findings are what grows in either recording; nil: they are not compared.
-	Findings *leaks.Comparison
+	Findings *leakdiff.Comparison
 	Verdict  string // what changed, in a sentence
 }
 

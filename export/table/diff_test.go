@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/leakdiff"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -98,9 +99,9 @@ func TestDiffFindings(t *testing.T) {
 	held.Holder = "main() local kept[0..48]"
 	var out bytes.Buffer
 	require.NoError(t, Diff(&out, DiffInput{
-		Difference: view.Diff(nil, nil, view.ByLine), Before: "a", After: "b", Findings: &leaks.Comparison{
+		Difference: view.Diff(nil, nil, view.ByLine), Before: "a", After: "b", Findings: &leakdiff.Comparison{
 			Before: leaks.Growing, After: leaks.Growing,
-			Changes: []leaks.Change{{After: held}, {Before: finding(50, 4096), After: finding(52, 8192)}, {Before: finding(60, 512)}},
+			Changes: []leakdiff.Change{{After: held}, {Before: finding(50, 4096), After: finding(52, 8192)}, {Before: finding(60, 512)}},
 		},
 	}))
 	require.Contains(t, out.String(), `

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package leaks
+// Package leakdiff pairs the findings of two recordings.
+package leakdiff
 
 import (
 	"path"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
 )
 
 // Change is a finding of one of two recordings, or one that both have.
 type Change struct {
-	Before *Finding // nil: it is new
-	After  *Finding // nil: it is no longer found
+	Before *leaks.Finding // nil: it is new
+	After  *leaks.Finding // nil: it is no longer found
 }
 
 // Comparison compares the verdicts on two recordings.
 type Comparison struct {
-	Before, After Verdict
+	Before, After leaks.Verdict
 	// Changes has the findings of after, in their order, then those that only before has.
 	Changes []Change
 }
@@ -32,18 +34,18 @@ type identity struct {
 	backward bool
 }
 
-func (f *Finding) identity() identity {
+func identityOf(f *leaks.Finding) identity {
 	return identity{f.Layer, f.Device, path.Base(f.File), f.Function, f.Line, f.Backward}
 }
 
 // Compare pairs the findings of two recordings that have the same line and function. Otherwise it pairs those of the
 // same function if each recording has one, as after an edit that moved lines.
-func Compare(before, after *Report) *Comparison {
+func Compare(before, after *leaks.Report) *Comparison {
 	out := &Comparison{Before: before.Verdict, After: after.Verdict}
-	pairs, paired := make([]*Finding, len(after.Findings)), map[*Finding]bool{}
-	for _, key := range []func(*Finding) identity{(*Finding).identity, (*Finding).ofFunction} {
-		open := unpaired(before.Findings, key, func(_ int, f *Finding) bool { return !paired[f] })
-		for k, f := range unpaired(after.Findings, key, func(i int, _ *Finding) bool { return pairs[i] == nil }) {
+	pairs, paired := make([]*leaks.Finding, len(after.Findings)), map[*leaks.Finding]bool{}
+	for _, key := range []func(*leaks.Finding) identity{identityOf, ofFunction} {
+		open := unpaired(before.Findings, key, func(_ int, f *leaks.Finding) bool { return !paired[f] })
+		for k, f := range unpaired(after.Findings, key, func(i int, _ *leaks.Finding) bool { return pairs[i] == nil }) {
 			if b, ok := open[k]; ok && b >= 0 && f >= 0 {
 				pairs[f] = &before.Findings[b]
 				paired[pairs[f]] = true
@@ -61,14 +63,14 @@ func Compare(before, after *Report) *Comparison {
 	return out
 }
 
-func (f *Finding) ofFunction() identity {
-	k := f.identity()
+func ofFunction(f *leaks.Finding) identity {
+	k := identityOf(f)
 	k.line = 0
 	return k
 }
 
 // unpaired returns the positions of findings by key; -1 for a key that several findings have.
-func unpaired(all []Finding, key func(*Finding) identity, open func(int, *Finding) bool) map[identity]int {
+func unpaired(all []leaks.Finding, key func(*leaks.Finding) identity, open func(int, *leaks.Finding) bool) map[identity]int {
 	out := map[identity]int{}
 	for i := range all {
 		if !open(i, &all[i]) {
