@@ -23,6 +23,7 @@ const (
 	Load                         // torch.load, or a library that loads tensors from a file
 	Gather                       // nn.DataParallel gathers outputs or parameters
 	Backward                     // in a backward pass
+	Join                         // torch.cat, torch.stack, or what calls them
 )
 
 // Has reports whether s contains a sign.
@@ -38,6 +39,8 @@ var (
 		{"at::autocast::cached_cast", CachedCast},
 		{"torch::autograd::AccumulateGrad::", Gradient},
 		{"torch::autograd::Engine::", Backward},
+		{"at::_ops::cat::", Join},
+		{"at::_ops::stack::", Join},
 	}
 	pythonSigns = []struct {
 		file, function string

@@ -243,6 +243,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setAttempt(c, h)
 	c.input = lastInput(step)
 	f.setGrown(c, h)
+	f.setJoined(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
 		c.Flushed = f.flushed[f.done] - reserved
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -161,6 +162,26 @@ func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 		rows = append(rows, *g)
 	}
 	return rows
+}
+
+// joinedNear: the blocks of a line are those that a request joins if their sizes add up to what it asks for, but for 1/joinedNear.
+const joinedNear = 16
+
+// setJoined finds the blocks that a request of torch.cat or torch.stack was to copy into one: until it has, both are in use.
+func (f *follower) setJoined(c *Case, h *heap.Heap) {
+	if c.Stack == nil || c.Requested == event.Unknown || !advice.SignsOf(stacks.Ran(c.Stack.Frames)).Has(advice.Join) {
+		return
+	}
+	rows := f.bySite(c, h, 0)
+	sortGrowth(rows)
+	for i := range rows {
+		g := &rows[i]
+		if differ := max(g.Bytes, c.Requested) - min(g.Bytes, c.Requested); g.Objects > 1 && differ <= c.Requested/joinedNear {
+			c.Joined = *g
+			c.hold(&c.Joined)
+			return
+		}
+	}
 }
 
 func sortGrowth(rows []Growth) {

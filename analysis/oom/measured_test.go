@@ -231,6 +231,30 @@ func TestGrown(t *testing.T) {
 	require.Empty(t, early.find(t, Input{}).Cases[0].Grown.Site, "that was in an earlier step")
 }
 
+// TestJoined: a request of torch.cat is for a copy of the blocks of a line that add up to it.
+func TestJoined(t *testing.T) {
+	const behind = " /home/a/train.py:30:join /home/a/train.py:9:main"
+	for name, tt := range map[string]struct {
+		stack string
+		asked uint64
+		want  string
+	}{
+		"all of them":       {"a.so!at::_ops::cat::call" + behind, 10 * mib, "train.py:11 load"},
+		"and a little more": {"a.so!at::_ops::stack::call" + behind, 10*mib + mib/2, "train.py:11 load"},
+		"far more":          {"a.so!at::_ops::cat::call" + behind, 11 * mib, ""},
+		"another function":  {"a.so!at::_ops::add::call" + behind, 10 * mib, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := trained(6, false)
+			for i := range uint64(10) {
+				p.block(keepsToo, (30+i)*mib, mib, 0)
+			}
+			p.failIn(tt.stack, tt.asked)
+			require.Equal(t, tt.want, p.find(t, Input{}).Cases[0].Joined.Site)
+		})
+	}
+}
+
 // TestNeedExact: of a device with exactly as much free as was asked for, all of it had to be free.
 func TestNeedExact(t *testing.T) {
 	for free, want := range map[uint64]uint64{gib - 1: 1, gib: gib, gib + 1: gib} {

@@ -159,6 +159,7 @@ type Case struct {
 	Spread  Growth    // of an evaluation's lines together, if Grown has none and they keep blocks of many operations; Places 0: no
 	Passes  Passes    // forward passes of the failing step that wait for one backward pass; Count 0: none
 	Fill    Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
+	Joined  Growth    // blocks of one line that the request was to copy into one; Site is empty: not known to be any
 	Departs Departure // the first request of the failing step that no step before had so large
 	Ladder  Ladder    // of the requests of the line that failed
 	State   uint64    // allocated by the optimizer in its first step, if the request failed in that; 0: it did not

@@ -22,7 +22,7 @@ import (
 
 // Text returns, in a sentence or two, why a request failed: the decision, and what else would have been enough.
 func Text(c *oom.Case) string {
-	return causeText(c) + leftText(c) + elsewhereText(c) + castsText(c) + spareText(c) + alsoText(c)
+	return causeText(c) + joinedText(c) + leftText(c) + elsewhereText(c) + castsText(c) + spareText(c) + alsoText(c)
 }
 
 func causeText(c *oom.Case) string {
@@ -480,6 +480,16 @@ func castsText(c *oom.Case) string {
 func fillText(c *oom.Case) string {
 	g := &c.Fill
 	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
+}
+
+// joinedText says that a request copies blocks which are in use until it has; empty: it is not known to.
+func joinedText(c *oom.Case) string {
+	g := &c.Joined
+	if g.Site == "" || c.Decision != oom.Full && c.Decision != oom.Limit {
+		return ""
+	}
+	return fmt.Sprintf(". The request joins the blocks of %s into a copy; until it is made, both are in use, %s: join them on the CPU, "+
+		"or fill one tensor that is made before", line(g.Site), table.Bytes(g.Bytes+c.Requested))
 }
 
 // heldText returns the holder of most blocks of a line; empty: not known.

@@ -39,6 +39,9 @@ func TestText(t *testing.T) {
 		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it is held by list in eval": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
+		"; until it is made, both are in use, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
+			c.Joined = oom.Growth{Site: "eval.py:3 eval", Count: heap.Count{Objects: 40, Bytes: oomGiB}}
+		},
 		"still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
