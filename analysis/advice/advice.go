@@ -29,6 +29,8 @@ type Evidence struct {
 	Unfit    bool           // its containers have a bound, and do not fit on the device when they are full
 	Longer   bool           // the number of its blocks stays the same: each is replaced by a longer one
 	Block    float64
+	// TensorKeys means that the dictionary which gets new keys has tensors as keys.
+	TensorKeys bool
 	// Inference means that no backward pass or optimizer ran while it grew.
 	Inference bool
 	Phase     phases.Phase // phase of its allocation; empty: not known
@@ -90,6 +92,8 @@ var rules = []Rule{
 		"ctx.save_for_backward()", contextAttribute)},
 	{"cycle", isGarbage, sayCycle},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
+	{"timers", isTimer, constant("timers of the event loop (call_later) keep their arguments until they fire: " +
+		"cancel() those that nobody needs, or pass no tensor")},
 	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, sayCached},
 	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
@@ -115,7 +119,13 @@ var rules = []Rule{
 	{"threads", isThreads, sayThreads},
 	{"weak", func(e *Evidence) bool { return e.torch() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
 		"that loses no key: a value that refers to its key keeps it, so refer to the key weakly", weakDictionary)},
-	{"cache", isCache, says("%s gets new keys and loses none: give it a limit, or delete what is no longer needed", variable)},
+	{"suspended", func(e *Evidence) bool { return e.torch() && suspended(e) != "" }, says("%s keeps suspended calls, with the variables of "+
+		"their frames: close() or cancel() those that nobody waits for", suspended)},
+	{"tensor_keys", func(e *Evidence) bool { return e.TensorKeys && isCache(e) }, says("%s has tensors as keys, and a tensor equals only "+
+		"itself: use .item() of it as the key", variable)},
+	{"objects", func(e *Evidence) bool { return e.torch() && keeper(e) != "" }, says("%s keeps its keys or elements, and they hold this "+
+		"memory: delete what nobody needs, or refer to them weakly (weakref)", keeper)},
+	{"cache", isCache, says("%s gets more keys than it loses: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool {
 		return e.torch() && e.Grew.To > e.Grew.From && !e.Facts.Full && !holdsGraph(e.Holder)
 	}, sayGrew},
@@ -203,6 +213,33 @@ func sayCached(e *Evidence) string {
 // isFinalizer: a callback that weakref.finalize keeps until its object is freed is a method of an object.
 func isFinalizer(e *Evidence) bool {
 	return strings.Contains(e.Holder, "weakref.finalize._registry") && strings.Contains(e.Holder, ".func.__self__")
+}
+
+// isTimer recognises arguments of asyncio's timers: TimerHandle._args, in the list _scheduled of the loop (Lib/asyncio/base_events.py).
+func isTimer(e *Evidence) bool {
+	_, timer, ok := strings.Cut(e.Holder, "._scheduled[")
+	return e.torch() && ok && strings.Contains(timer, "._args")
+}
+
+// suspended returns the container of generators or coroutines whose frames lead to the blocks; empty: none.
+func suspended(e *Evidence) string {
+	kept, _, ok := strings.Cut(e.Holder, waiting)
+	if !ok || !Named(e.Holder) || !varies(kept) || holdsGraph(e.Holder) {
+		return ""
+	}
+	return variableOf(kept)
+}
+
+// keeper returns the dictionary or set that keeps the objects which lead to the blocks as its keys or elements; empty: none.
+func keeper(e *Evidence) string {
+	kept, rest, ok := strings.Cut(e.Holder, "{")
+	if !ok || !Named(e.Holder) || varies(kept) || holdsGraph(e.Holder) {
+		return ""
+	}
+	if strings.HasPrefix(rest, "Tensor}") || strings.HasSuffix(kept, ".cache") { // arguments of functools.lru_cache
+		return ""
+	}
+	return variableOf(kept)
 }
 
 // beforeTee returns the iterator of itertools.tee() that leads to the blocks; empty: none does.

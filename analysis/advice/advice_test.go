@@ -85,6 +85,41 @@ var proofs = map[string]struct {
 			"not known whether it fits": {Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}},
 		},
 	},
+	"timers": {
+		is:   Evidence{Holder: "asyncio.events._event_loop_policy._local._loop._scheduled[221 items in 1..246]._args[1]"},
+		says: "timers of the event loop (call_later)",
+		not: map[string]Evidence{
+			"another list": {Holder: "loop.waiting[0..9]._args[1]"},
+			"a schedule":   {Holder: "trainer._scheduled[0..9].batch"},
+		},
+	},
+	"suspended": {
+		is:   Evidence{Holder: "a.py:83 main() local endpoint.running[83 keys 'req-*'] suspended a.py:45 Endpoint._tokens() local kv"},
+		says: "endpoint.running keeps suspended calls",
+		not: map[string]Evidence{
+			"one call":         {Holder: "a.py:190 run() local main suspended a.py:90 main() local outs"},
+			"garbage":          {Holder: "garbage Job.calls[0..9] suspended a.py:45 f() local kv"},
+			"a graph in there": {Holder: "running[0..9] suspended a.py:45 f() local loss.grad_fn …"},
+		},
+	},
+	"tensor_keys": {
+		is:   Evidence{Holder: "self.bank.proto[436 keys]", TensorKeys: true},
+		says: "self.bank.proto has tensors as keys",
+		not: map[string]Evidence{
+			"other keys": {Holder: "self.bank.proto[436 keys]"},
+			"no keys":    {Holder: "self.bank.proto[0..9]", TensorKeys: true},
+		},
+	},
+	"objects": {
+		is:   Evidence{Holder: "SubGraph.norm.values{SubGraph}.x"},
+		says: "SubGraph.norm.values keeps its keys or elements",
+		not: map[string]Evidence{
+			"a value":                          {Holder: "SubGraph.norm.values[9 keys].x"},
+			"tensors":                          {Holder: "bank.proto{Tensor}"},
+			"garbage":                          {Holder: "garbage Job.values{SubGraph}.x"},
+			"arguments of functools.lru_cache": {Holder: "step closure mask.cache{_HashedSeq}[0]"},
+		},
+	},
 	"lru_cache": {
 		is:   Evidence{Holder: "step closure mask.cache[281 keys]", Facts: Facts{Cache: true}},
 		says: "the cache of mask() keeps every call so far: give",
@@ -236,7 +271,7 @@ var proofs = map[string]struct {
 	},
 	"cache": {
 		is:   Evidence{Holder: "step closure table['seq0'..'seq229']"},
-		says: "table gets new keys and loses none",
+		says: "table gets more keys than it loses",
 		not: map[string]Evidence{
 			"a list":         {Holder: "kept[0..229]"},
 			"two fixed keys": {Holder: "kept['loss', 'score']"},

@@ -5,6 +5,7 @@ package leaks
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -24,6 +25,7 @@ type proof struct {
 	leads           int  // number of other findings with the same holder to which its line leads
 	filled          bool // Finding.hasFilled
 	inference       bool // no backward pass or optimizer ran
+	tensorKeys      bool // Finding.hasTensorKeys
 }
 
 // Advice returns what to do if the pattern of the finding is proved; otherwise "".
@@ -31,9 +33,9 @@ func (f *Finding) Advice() string {
 	e := &advice.Evidence{
 		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
 		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
-		Inference: f.proof.inference,
-		Longer:    f.Blocks == 0 && f.Requested > 0,
-		Unfit:     f.Bound() != nil, // one that fits is no finding: see Report.filling
+		Inference: f.proof.inference, TensorKeys: f.proof.tensorKeys,
+		Longer: f.Blocks == 0 && f.Requested > 0,
+		Unfit:  f.Bound() != nil, // one that fits is no finding: see Report.filling
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
 		e.Block = f.Requested / f.Blocks
@@ -54,6 +56,18 @@ func (f *Finding) byNodes(all []Holder) bool {
 		}
 	}
 	return nodes > 0 && 2*nodes >= sum
+}
+
+// hasTensorKeys reports whether a reading has found tensors that are keys of the container which holds the blocks.
+func (f *Finding) hasTensorKeys(o *Options) bool {
+	for _, all := range append(slices.Clip(o.Earlier), o.Holders) {
+		for _, h := range all {
+			if kept, ok := strings.CutSuffix(h.Name, "{Tensor}"); ok && strings.HasPrefix(f.Holder, kept+"[") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // isBelow reports whether a finding was allocated in a call made by the line of another one.
@@ -124,6 +138,7 @@ func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
 		f := &all[i]
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
 		f.proof.filled = f.hasFilled(o.Holders)
+		f.proof.tensorKeys = f.hasTensorKeys(o)
 		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))
 		f.proof.grew, f.proof.inference = f.grew(o.Earlier), inference

@@ -15,6 +15,8 @@ var removers = []string{"clear", "discard", "move_to_end", "next", "pop", "popit
 var (
 	limitWords    = []string{"bound", "cap", "limit", "max"}
 	capacityWords = []string{"capacity", "max_size", "maxlen", "maxsize"}
+	// otherWords are in the names of limits of something else: MAXIMUM_SELECT_TIMEOUT of asyncio.
+	otherWords = []string{"delay", "epoch", "interval", "retries", "seconds", "time", "ttl", "worker"}
 )
 
 // maxFunctions bounds the functions of a class or module that are looked at.
@@ -235,7 +237,7 @@ func (f *limitFunction) isLimit(name int) bool {
 	in := func(words []string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(lower, w) })
 	}
-	return in(capacityWords) || f.removes && (in(limitWords) || text != lower && text == strings.ToUpper(text))
+	return in(capacityWords) || f.removes && !in(otherWords) && (in(limitWords) || text != lower && text == strings.ToUpper(text))
 }
 
 // value is what a name means in a function: an attribute, or a global variable of its module. 0: nothing that is known.

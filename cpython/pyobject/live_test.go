@@ -41,7 +41,7 @@ for x in range(70): cached(x % 64), unbounded(x)
 bounds = [[collections.deque(range(90), 700), 90, 700], [collections.deque(range(90), 7), 7, 7], [cached, 64, 1000],
     [collections.deque(range(90)), 0, 0], [unbounded, 0, 0], [list(range(90)), 0, 0]]
 sequences = [list(texts.values()), tuple(numbers.values())]
-KEPT = 300
+KEPT, MAX_TIMEOUT = 300, 86400
 class Cache(dict):
     MOST = 64
     def __init__(self):
@@ -70,11 +70,14 @@ class Indexed:
         while len(self.entries) > self.capacity: self.entries.popitem()
 class Queued:
     def __init__(self):
-        self.queue, self.max_queue, self.history, self.rest = [0] * 5, 2000, [0] * 40, {n: n for n in range(5)}
+        self.queue, self.max_queue, self.history, self.rest, self.timers = [0] * 5, 2000, [0] * 40, {n: n for n in range(5)}, [0] * 9
     def push(self, x):
         self.history.append(x)
         if len(self.queue) >= self.max_queue: self.queue.pop()
         self.rest[x] = x
+    def wait(self):
+        if len(self.timers) > 3: self.timers.remove(0)
+        return min(len(self.history), MAX_TIMEOUT)
 class Memory:
     def __init__(self):
         self.size, self.warm, self.entries, self.recent, self.waiting = 330, 400, [0] * 40, [0] * 41, [0] * 40
@@ -124,6 +127,7 @@ for n in range(60): memory.entries.pop()
 limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 64], [cache, cache.parts, "parts", 40, 0],
     [indexed, indexed.users, "users", 2, 0], [ordered, ordered.order, "order", 39, 40],
     [queued, queued.queue, "queue", 5, 2000], [queued, queued.history, "history", 41, 0], [queued, queued.rest, "rest", 6, 0],
+    [queued, queued.timers, "timers", 9, 0],
     [main, history, "history", 1, 0], [main, ring, "ring", 40, 300], [main, few, "few", 40, 120],
     [memory, memory.entries, "entries", 80, 330], [memory, memory.recent, "recent", 40, 40], [memory, memory.waiting, "waiting", 40, 0],
     [memory, memory.replay, "replay", 40, 400], [memory, memory.old, "old", 61, 0], [memory, memory.seen, "seen", 40, 0],
@@ -311,7 +315,7 @@ func (s *saidLimit) UnmarshalJSON(b []byte) error {
 // checkLimits reads the limits that the functions of a class or module keep containers within.
 func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	t.Helper()
-	require.Len(t, s.Limits, 26)
+	require.Len(t, s.Limits, 27)
 	limits := h.NewLimits(img)
 	for _, l := range s.Limits {
 		length, most, ok := limits.Find(l.owner, l.container, l.name)
