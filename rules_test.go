@@ -147,13 +147,13 @@ var mayImport = map[string][]string{
 	"recorder/kept":      {"export", "internal/output"},
 	"recorder/passing":   {"analysis/holders", "event", "heap"},
 	"recorder/rank":      {"recording"},
-	"recorder/reconcile": {"event", "event/figures", "export/table", "heap"},
+	"recorder/reconcile": {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
 		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/figures", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/size", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The node agent: a user of the recorder that serves what it knows.
@@ -172,7 +172,7 @@ var mayImport = map[string][]string{
 	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/compare":         {"analysis/leakdiff", "analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
-	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/varpath", "internal/words"},
+	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/size", "internal/sorts", "internal/varpath", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
 	"export/verdict": {
 		"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath",

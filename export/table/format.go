@@ -10,25 +10,11 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/size"
 )
 
-var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-
-// Bytes returns bytes with one decimal in the smallest binary unit that leaves three digits before it: "999.9 MiB", "1.0 GiB" for
-// 1,014 MiB; "unknown" for event.Unknown.
-func Bytes(n uint64) string {
-	if n == event.Unknown {
-		return "unknown"
-	}
-	if n < 1024 {
-		return strconv.FormatUint(n, 10) + " B"
-	}
-	v, unit := float64(n)/1024, 0
-	for v >= 999.95 { // would be printed as 1000.0
-		v, unit = v/1024, unit+1
-	}
-	return fmt.Sprintf("%.1f %s", v, byteUnits[unit])
-}
+// Bytes returns bytes as size.Text does; "unknown" for event.Unknown.
+func Bytes(n uint64) string { return size.Text(n) }
 
 // signedText returns bytes with their sign: "+1.0 KiB", "-512 B".
 func signedText(n int64) string {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package size reads sizes as people write them.
+// Package size reads and writes sizes as people do.
 package size
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -31,4 +33,22 @@ func Parse(text string) (uint64, error) {
 		return 0, errors.New("not a size below 8388608TiB")
 	}
 	return uint64(f), nil
+}
+
+var units = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+
+// Text returns bytes with one decimal in the smallest binary unit that leaves three digits before it: "999.9 MiB", "1.0 GiB" for
+// 1,014 MiB; "unknown" for the largest number, which is event.Unknown.
+func Text(n uint64) string {
+	if n == math.MaxUint64 {
+		return "unknown"
+	}
+	if n < 1024 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	v, unit := float64(n)/1024, 0
+	for v >= 999.95 { // would be printed as 1000.0
+		v, unit = v/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %s", v, units[unit])
 }

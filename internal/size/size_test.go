@@ -35,3 +35,12 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestText: no unit has four digits before the point, and the largest number is an unknown one.
+func TestText(t *testing.T) {
+	for n, want := range map[uint64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 999_900: "976.5 KiB", 1014 << 20: "1.0 GiB", 1<<64 - 2: "16.0 EiB", 1<<64 - 1: "unknown",
+	} {
+		require.Equal(t, want, Text(n))
+	}
+}

@@ -16,9 +16,9 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/internal/nvml"
+	"github.com/gputrace/gputrace/internal/size"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -124,7 +124,7 @@ func (l *firstLook) known() (version string, devices []string) {
 		if u.Ordinal >= 0 {
 			name = fmt.Sprint("cuda:", u.Ordinal)
 		}
-		devices = append(devices, fmt.Sprintf("%s %s %s", name, u.Device.Name, table.Bytes(unknown(u.Device.Total))))
+		devices = append(devices, fmt.Sprintf("%s %s %s", name, u.Device.Name, size.Text(unknown(u.Device.Total))))
 	}
 	return l.version, devices
 }

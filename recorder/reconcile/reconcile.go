@@ -13,8 +13,8 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/size"
 )
 
 // The live set is the sum of events, and events can be lost. The caching allocator of the process keeps the same blocks in its
@@ -418,7 +418,7 @@ func difference(r *heap.Result) string {
 		{r.SegmentsAdded, "segments that it lacked: %d (%s)"}, {r.SegmentsRetired, "segments that were freed: %d (%s)"},
 	} {
 		if p.count.Objects > 0 {
-			parts = append(parts, fmt.Sprintf(p.text, p.count.Objects, table.Bytes(p.count.Bytes)))
+			parts = append(parts, fmt.Sprintf(p.text, p.count.Objects, size.Text(p.count.Bytes)))
 		}
 	}
 	if r.Missing != 0 {
