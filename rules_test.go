@@ -124,7 +124,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
+	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/notice", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/secure":    {},
 	"internal/limits":    {},
@@ -144,10 +144,12 @@ var mayImport = map[string][]string{
 	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
-	"recorder/kept":      {"export", "internal/output"},
-	"recorder/passing":   {"analysis/holders", "event", "heap"},
-	"recorder/rank":      {"recording"},
-	"recorder/reconcile": {"event", "event/figures", "heap", "internal/size"},
+	"recorder/kept":          {"export", "internal/output"},
+	"recorder/notice":        {"export/table", "internal/size", "recorder", "recorder/reconcile"},
+	"recorder/internal/made": {"analysis/view", "event", "event/figures", "process", "recorder", "recorder/reconcile"}, // for tests
+	"recorder/passing":       {"analysis/holders", "event", "heap"},
+	"recorder/rank":          {"recording"},
+	"recorder/reconcile":     {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
 		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
@@ -162,7 +164,7 @@ var mayImport = map[string][]string{
 	"agent": {
 		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table",
 		"export/verdict", "heap",
-		"internal/size", "internal/words", "process", "recorder", "recorder/rank",
+		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
 	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},

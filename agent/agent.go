@@ -28,6 +28,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/notice"
 )
 
 // Source opens the source of a recorder's events: local.Open, except in tests.
@@ -325,6 +326,13 @@ func (o *observer) repeats(text string) bool {
 	}
 	o.said[text] = time.Now()
 	return false
+}
+
+// Event implements recorder.Observer.
+func (o *observer) Event(e recorder.Event) {
+	for _, line := range notice.Lines(e, true) {
+		o.Notice(line)
+	}
 }
 
 // Notice implements recorder.Observer.

@@ -20,12 +20,19 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/notice"
 )
 
 // noted is who is notified of a recording.
 type noted struct {
 	mu                sync.Mutex
 	notices, warnings []string
+}
+
+func (n *noted) Event(e recorder.Event) {
+	for _, line := range notice.Lines(e, true) {
+		n.Notice(line)
+	}
 }
 
 func (n *noted) Notice(text string) {

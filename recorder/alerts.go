@@ -12,7 +12,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -294,9 +293,7 @@ func (a *alertWatch) show(r *alerts.Rule, device string, measured float64, now t
 	if p.growth != nil && p.growth.report != nil {
 		out.Step = p.growth.report.Steps.Last
 	}
-	for _, line := range table.AlertLines(out) {
-		p.observer.Notice("  " + line)
-	}
+	p.observer.Event(&Alert{p, out})
 	if p.options.Alert != nil {
 		if err := p.options.Alert(out); err != nil {
 			p.observer.Warning(err)

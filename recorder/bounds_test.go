@@ -34,10 +34,10 @@ func TestEndIsSaid(t *testing.T) {
 		want    string
 		remains bool
 	}{
-		{"by its duration", []bool{true}, finalCheck / 2, "  recorded 90.0 s", true},
-		{"interrupted", []bool{true, true}, time.Hour, "  recorded 5.0 s", false},
-		{"behind its duration", []bool{true}, -time.Millisecond, "  recorded 5.0 s", false},
-		{"holders are read", []bool{true, false}, time.Hour, "  recorded 5.0 s: reading who holds the blocks, Ctrl-C skips", false},
+		{"by its duration", []bool{true}, finalCheck / 2, "ending: 90.0 s false", true},
+		{"interrupted", []bool{true, true}, time.Hour, "ending: 5.0 s false", false},
+		{"behind its duration", []bool{true}, -time.Millisecond, "ending: 5.0 s false", false},
+		{"holders are read", []bool{true, false}, time.Hour, "ending: 5.0 s true", false},
 	} {
 		n := &noted{}
 		r := &Recorder{

@@ -373,7 +373,7 @@ func TestProfiles(t *testing.T) {
 // compared is a reconciler that has compared an empty live set with an empty state.
 func compared(t *testing.T) *reconcile.Reconciler {
 	target := &madeTarget{pid: 7, state: func(context.Context) (*reconcile.State, error) { return &reconcile.State{}, nil }}
-	r := reconcile.New(t.Context(), newRecordedHeap(nil), target, &noted{}, &reconcile.Drained{To: 1})
+	r := reconcile.New(t.Context(), newRecordedHeap(nil), target, comparisons{&Process{observer: &noted{}}}, &reconcile.Drained{To: 1})
 	for r.Report() == nil {
 		r.Step()
 		runtime.Gosched() // the state is read beside
@@ -433,7 +433,7 @@ func TestSavedInTheEnd(t *testing.T) {
 // TestCompared: the end waits for comparisons for a while, and longer where events were lost.
 func TestCompared(t *testing.T) {
 	target := &madeTarget{pid: 7}
-	open := reconcile.New(t.Context(), newRecordedHeap(nil), target, &noted{}, &reconcile.Drained{})
+	open := reconcile.New(t.Context(), newRecordedHeap(nil), target, comparisons{&Process{observer: &noted{}}}, &reconcile.Drained{})
 	over := compared(t)
 	over.Finish()
 	for !over.Over() {

@@ -5,14 +5,12 @@ package recorder
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recorder/kept"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
@@ -112,11 +110,11 @@ func (f *failures) failed(e *event.Event) {
 	}
 	f.read()
 	f.askHolders()
-	text := fmt.Sprintf("out of memory: a request for %s failed", table.Bytes(e.Size))
-	if f.folder != "" && !f.hasNoFolder() {
-		text += "; " + f.folder + "/ has the recording up to here"
+	failed := &OutOfMemory{Process: p, Time: e.Time, Bytes: e.Size}
+	if !f.hasNoFolder() {
+		failed.Kept = f.folder
 	}
-	p.observer.Notice("  " + text)
+	p.observer.Event(failed)
 }
 
 // hasNoFolder reports whether the last failure came after keptFailures others.
@@ -276,7 +274,7 @@ func (f *failures) settle() {
 	switch {
 	case !p.options.UntilOOM:
 	case f.last.Kind == 0:
-		p.observer.Notice("  the program has caught that and goes on; so does the recording")
+		p.observer.Event(&Survived{p})
 	default:
 		f.end()
 	}

@@ -74,7 +74,7 @@ func TestFailure(t *testing.T) {
 	r, n, o := newMade(t, s, func(o *Options) { o.UntilOOM = true })
 	results, err := r.Run(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: a request for 4.0 KiB failed; "+o.Output+".oom1/ has the recording up to here")
+	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: 4096 "+o.Output+".oom1")
 	require.Empty(t, n.warnings)
 	p := results.Processes()[0]
 	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, o.Output+".oom1"))
@@ -118,7 +118,7 @@ func TestManyFailures(t *testing.T) {
 	require.NoError(t, err)
 	said := 0
 	for _, text := range n.notices {
-		if strings.Contains(text, "out of memory: a request for 4.0 KiB failed") {
+		if strings.Contains(text, "out of memory: 4096") {
 			said++
 		}
 	}
@@ -257,7 +257,7 @@ func TestSettle(t *testing.T) {
 	f.settle()
 	require.Zero(t, f.failure)
 	require.False(t, ended, "the thread has allocated since")
-	require.Contains(t, strings.Join(f.process.observer.(*noted).notices, "\n"), "has caught that")
+	require.Contains(t, strings.Join(f.process.observer.(*noted).notices, "\n"), "survived")
 	f.failure, f.last.Kind = 5, event.KindOutOfMemory
 	f.settle()
 	require.True(t, ended)

@@ -5,11 +5,9 @@ package recorder
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -64,29 +62,11 @@ func (p *Process) createFile(reserved *output.Reservation) error {
 	return output.GiveToUser(path)
 }
 
-// clockReadings is how often both clocks are read to find one moment on both.
-const clockReadings = 16
-
-// bothClocks reads the wall clock and the clock of the events, in nanoseconds, at one moment. A reading of one clock lies
-// between two readings of the other, and the pair with the shortest time between those two is returned: in the other
-// pairs this thread may have been interrupted.
-func bothClocks(clock func() uint64) (wall time.Time, now uint64) {
-	shortest := uint64(math.MaxUint64)
-	for range clockReadings {
-		before := clock()
-		read := time.Now()
-		if took := clock() - before; took < shortest {
-			shortest, wall, now = took, read, before+took/2
-		}
-	}
-	return wall, now
-}
-
 // describe returns the header of a recording that begins now, by the clock of the events.
 func (p *Process) describe(clock func() uint64) *recording.Info {
 	f := p.target.Found()
 	driver, _ := p.target.Driver()
-	wall, now := bothClocks(clock)
+	wall, now := recording.BothClocks(clock)
 	info := &recording.Info{
 		Gputrace: p.options.Version, Started: wall.UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
 		Rank: p.rank.Recorded(), Labels: p.Labels(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline,

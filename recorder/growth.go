@@ -4,7 +4,6 @@ package recorder
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -172,11 +171,11 @@ func (g *growth) announce() {
 			continue
 		}
 		if f.Holder != "" && f.Holder != s.holder && s.holder == "" {
-			g.notice(fmt.Sprintf("held by  %s", table.LeakHolder(&f)))
+			g.notify(HeldBy, &f)
 			s.holder = f.Holder
 		}
 		if !math.IsNaN(f.Seconds) && !g.limited[f.Device] {
-			g.notice("full in  " + table.LeakLimit(&f))
+			g.notify(FullIn, &f)
 			g.limited[f.Device] = true
 		}
 	}
@@ -186,7 +185,7 @@ func (g *growth) announce() {
 			if s.quiet {
 				continue
 			}
-			g.notice(fmt.Sprintf("no longer growing: %s, as of step %d", name, g.report.Steps.Last))
+			g.notify(Withdrawn, &s.finding)
 		}
 	}
 }
@@ -212,9 +211,9 @@ func (g *growth) add(f *leaks.Finding) *said {
 	s := &said{quiet: len(g.said) >= maxSaid}
 	switch {
 	case !s.quiet:
-		g.notice("growing: " + table.LeakText(f))
+		g.notify(Growing, f)
 	case len(g.said) == maxSaid:
-		g.notice("growing: more lines, which the report names")
+		g.notify(Further, f)
 	}
 	g.said[f.Name()] = s
 	return s
@@ -225,11 +224,8 @@ func (g *growth) stillThere(name string) bool {
 	return slices.ContainsFunc(g.report.Findings, func(f leaks.Finding) bool { return f.Name() == name })
 }
 
-func (g *growth) notice(text string) {
-	if g.process.options.Many() {
-		text = g.process.Who() + ": " + text
-	}
-	g.process.observer.Notice("  " + text)
+func (g *growth) notify(news News, f *leaks.Finding) {
+	g.process.observer.Event(&Finding{g.process, news, *f, g.report.Steps.Last})
 }
 
 // ask requests the holders of growth: at once when it is new, again when there is much more of it, and sooner if a

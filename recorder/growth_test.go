@@ -141,9 +141,9 @@ func (g *growthRun) fromFile(t *testing.T) *leaks.Report {
 func TestGrowth(t *testing.T) {
 	j := training(func(j *eventtest.Job, _ int) { j.Alloc(eventtest.Kept, 1000) })
 	g := runJob(t, j, heldByList(keptLine, "main() local seen[0..99]"), nil)
-	require.Len(t, g.said("growing: "+keptLine+" keeps 1000 B more each step"), 1, g.notes.notices)
-	require.Len(t, g.said("held by  main() local seen[0..99]"), 1, g.notes.notices)
-	require.Len(t, g.said("full in  9.0 s at this rate"), 1, g.notes.notices) // steps have 9 events, a millisecond apart
+	require.Len(t, g.said("growing: "+keptLine+" by 1000"), 1, g.notes.notices)
+	require.Len(t, g.said("held by: main() local seen[0..99]"), 1, g.notes.notices)
+	require.Len(t, g.said("full in: 9.0 s"), 1, g.notes.notices) // steps have 9 events, a millisecond apart
 	require.Empty(t, g.said("no longer"))
 	require.Equal(t, leaks.Growing, g.state.Processes[0].Leaks.Verdict)
 	last := g.results.Processes()[0].Leaks()
@@ -230,7 +230,7 @@ func TestGrowthWithdrawn(t *testing.T) {
 		}
 	}), nil, func(o *Options) { o.NoHolders = true })
 	require.Len(t, g.said("growing: "+keptLine), 1)
-	require.Len(t, g.said("no longer growing: "+keptLine), 1, g.notes.notices)
+	require.Len(t, g.said("withdrawn: "+keptLine), 1, g.notes.notices)
 	require.Equal(t, leaks.Steady, g.fromFile(t).Verdict)
 }
 
@@ -242,7 +242,7 @@ func TestGrowthOfManyLines(t *testing.T) {
 		}
 	}), nil, func(o *Options) { o.NoHolders = true })
 	require.Len(t, g.said("growing: train.py:"), 3, g.notes.notices)
-	require.Len(t, g.said("growing: more lines"), 1, g.notes.notices)
+	require.Len(t, g.said("further lines"), 1, g.notes.notices)
 	require.Len(t, g.fromFile(t).Findings, 6)
 }
 

@@ -39,6 +39,7 @@ const (
 // holderScans scans for the holders of the live blocks during a recording: at new peaks, on request, and at the end.
 // Everything except the scan runs in the goroutine that owns the heap.
 type holderScans struct {
+	process  *Process
 	ctx      context.Context
 	heap     *recordedHeap
 	blocks   func() iter.Seq[heap.Block]
@@ -90,7 +91,8 @@ type holdersAnswer struct {
 // newHolderScans prepares the scans of a process. With Options.NoHolders it makes none.
 func newHolderScans(p *Process, slots chan struct{}, o *Options) *holderScans {
 	return &holderScans{
-		ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
+		process: p, ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer,
+		drained: &p.drained, view: p.View, slots: slots,
 		over: o.NoHolders, asked: o.HoldersOnRequest,
 	}
 }
@@ -237,7 +239,7 @@ func (s *holderScans) receive() {
 func (s *holderScans) failed() {
 	s.soon = false
 	if s.show && !errors.Is(s.err, context.Canceled) {
-		s.observer.Notice(fmt.Sprintf("who holds the live blocks could not be read: %v", s.err))
+		s.observer.Event(&HoldersUnread{s.process, s.err})
 	}
 	s.answer(holdersAnswer{err: s.err})
 	if errors.Is(s.err, reconcile.ErrNoState) || errors.Is(s.err, context.Canceled) {

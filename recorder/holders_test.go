@@ -88,7 +88,7 @@ func TestScans(t *testing.T) {
 		fail = errors.New("torn")
 		s.ask()
 		step(time.Second)
-		require.Equal(t, []string{"who holds the live blocks could not be read: torn"}, seen.notices)
+		require.Equal(t, []string{"holders: torn"}, seen.notices)
 		require.Len(t, seen.shown, 1)
 		s.finish()
 		step(time.Second)

@@ -30,7 +30,9 @@ func (p *Process) lose(from, to uint64) {
 	case p.frozen.until != 0 && from >= p.frozen.until:
 		p.frozen.lost += n - p.lost
 	default:
-		p.heap.Lose(uint32(p.PID()), event.Loss{From: from, To: to, Events: n - p.lost})
+		loss := event.Loss{From: from, To: to, Events: n - p.lost}
+		p.heap.Lose(uint32(p.PID()), loss)
+		p.observer.Event(&Loss{p, loss})
 	}
 	p.lost = n
 }

@@ -5,6 +5,7 @@ package recorder
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"os"
@@ -222,6 +223,7 @@ func (s *madeSource) Close() error {
 type noted struct {
 	mu       sync.Mutex
 	notices  []string
+	lost     []event.Loss
 	warnings []string
 	attached []int
 	ended    []int
@@ -236,6 +238,36 @@ func (n *noted) Notice(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notices = append(n.notices, text)
+}
+
+// Event keeps what happened in a few words; those for people are package notice's.
+func (n *noted) Event(e Event) {
+	switch e := e.(type) {
+	case *Finding:
+		n.Notice(map[News]string{
+			Growing:   fmt.Sprintf("growing: %s by %.0f", e.Leak.Name(), e.Leak.Requested),
+			HeldBy:    "held by: " + e.Leak.Holder,
+			FullIn:    fmt.Sprintf("full in: %.1f s", e.Leak.Seconds),
+			Further:   "further lines",
+			Withdrawn: "withdrawn: " + e.Leak.Name(),
+		}[e.News])
+	case *OutOfMemory:
+		n.Notice(fmt.Sprintf("out of memory: %d %s", e.Bytes, e.Kept))
+	case *Survived:
+		n.Notice("survived")
+	case *Alert:
+		n.Notice("alert: " + e.Alert.Rule.Text)
+	case *Loss:
+		n.lost = append(n.lost, e.Loss)
+	case *Comparison:
+		n.Notice(fmt.Sprintf("compared: %d", e.Outcome.Blocks))
+	case *HoldersUnread:
+		n.Notice("holders: " + e.Err.Error())
+	case *Unused:
+		n.Notice("unused: " + e.Process.Who())
+	case *Ending:
+		n.Notice(fmt.Sprintf("ending: %.1f s %t", e.Recorded.Seconds(), e.Reading))
+	}
 }
 
 func (n *noted) Warning(err error) {

@@ -80,7 +80,7 @@ func (r *Recorder) begin(t Target) *Process {
 	}
 	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
 	p.startFile(r.source.Now, r.reserved)
-	p.reconciler = reconcile.New(p.ctx, p.heap, t, p.observer, &p.drained)
+	p.reconciler = reconcile.New(p.ctx, p.heap, t, comparisons{p}, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options)
 	p.growth = newGrowth(p)
 	p.alerts = newAlertWatch(p)

@@ -7,7 +7,7 @@
 //	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
 //	  tracer (Linux)      │ one goroutine      Reconciler  (allocator's state, read beside)
 //	  a test's own        │                    holderScans (read beside)
-//	                      ├──▶ Observer: notices, warnings, once a second the State
+//	                      ├──▶ Observer: events, warnings, once a second the State
 //	                      ├──▶ State, View, Holders: asked for from other goroutines
 //	                      └──▶ Results: summary, profiles, folder
 package recorder
@@ -121,7 +121,9 @@ func (o *Options) Many() bool {
 
 // Observer is notified of events of a recording, in the goroutine of Run.
 type Observer interface {
-	// Notice receives a line for people.
+	// Event receives an event of the recording.
+	Event(e Event)
+	// Notice receives a line for people from the source of the events.
 	Notice(text string)
 	// Warning receives an error that does not end the recording. The same error can be repeated.
 	Warning(err error)
@@ -415,14 +417,11 @@ func (c *closing) say() {
 	if r.remains() {
 		recorded = r.options.Duration
 	}
-	text := fmt.Sprintf("  recorded %.1f s", recorded.Seconds())
+	reading := false
 	for _, p := range r.now {
-		if !p.scans.over {
-			text += ": reading who holds the blocks, Ctrl-C skips"
-			break
-		}
+		reading = reading || !p.scans.over
 	}
-	r.observer.Notice(text)
+	r.observer.Event(&Ending{recorded, reading})
 }
 
 // lastCheck is how long the end of a recording may be delayed to compare the live set with the allocator's state while

@@ -101,7 +101,7 @@ func TestJob(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{6, 8, 9}, n.attached)
 	require.Equal(t, []int{9, 6, 8}, n.ended, "one that ends is ended at once")
-	require.Contains(t, n.notices, "pid 6 used no GPU memory")
+	require.Contains(t, n.notices, "unused: pid 6")
 	all := results.Processes()
 	require.Len(t, all, 2)
 	require.Equal(t, "rank 0, pid 9", all[0].Who())
@@ -288,7 +288,7 @@ func TestEndSaysWhatItWaitsFor(t *testing.T) {
 	s := &madeSource{start: []Target{target}, hang: true}
 	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}
 	r, n, _ := newMade(t, s, func(o *Options) { o.Duration = 20 * time.Millisecond })
-	const text = "  recorded 0.0 s: reading who holds the blocks, Ctrl-C skips"
+	const text = "ending: 0.0 s true"
 	said := func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()

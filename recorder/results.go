@@ -155,7 +155,7 @@ func (r *Recorder) leaveOutIdle() []*Process {
 	}
 	for _, p := range r.all {
 		if idle(p) {
-			r.observer.Notice(p.Who() + " used no GPU memory")
+			r.observer.Event(&Unused{p})
 			p.dropFile()
 		}
 	}

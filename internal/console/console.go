@@ -25,6 +25,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/notice"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -101,6 +102,13 @@ func (c *Console) Begin(pid int) {
 func (c *Console) Stop() {
 	if c.begun != nil {
 		c.begun.Stop()
+	}
+}
+
+// Event prints an event of the recording.
+func (c *Console) Event(e recorder.Event) {
+	for _, line := range notice.Lines(e, c.Many) {
+		c.Notice(line)
 	}
 }
 

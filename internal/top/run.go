@@ -187,6 +187,9 @@ func (q *Quiet) Release() {
 	q.held = nil
 }
 
+// Event implements recorder.Observer.
+func (*Quiet) Event(recorder.Event) {}
+
 // Notice implements recorder.Observer.
 func (*Quiet) Notice(string) {}
 

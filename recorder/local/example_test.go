@@ -20,6 +20,7 @@ import (
 // quiet is a recorder.Observer that prints each process that ends.
 type quiet struct{}
 
+func (quiet) Event(recorder.Event)       {}
 func (quiet) Notice(string)              {}
 func (quiet) Warning(err error)          { log.Print(err) }
 func (quiet) Attached(*recorder.Process) {}

@@ -156,6 +156,7 @@ type observer struct {
 	warnings []error
 }
 
+func (o *observer) Event(recorder.Event)       {}
 func (o *observer) Notice(text string)         { o.notices = append(o.notices, text) }
 func (o *observer) Warning(err error)          { o.warnings = append(o.warnings, err) }
 func (o *observer) Attached(*recorder.Process) {}

@@ -92,10 +92,17 @@ type Target interface {
 
 // Observer is notified of the outcome of comparisons.
 type Observer interface {
-	// Notice receives a line for people.
-	Notice(text string)
+	// Compared receives the outcome of a comparison that was requested, or that corrected the live set after a loss.
+	Compared(o *Outcome)
 	// Warning receives an error that does not end the recording.
 	Warning(err error)
+}
+
+// Outcome is the outcome of a comparison.
+type Outcome struct {
+	Blocks    uint64       // number that were compared
+	Corrected *heap.Result // what was corrected; nil: nothing
+	Err       error        // why they could not be compared
 }
 
 // Drained is the time up to which all events are applied.
@@ -350,7 +357,7 @@ func (r *Reconciler) retry() {
 func (r *Reconciler) giveUp(next time.Duration) {
 	r.checks.Failed++
 	if r.round.asked || r.last {
-		r.observer.Notice(fmt.Sprintf("the live set could not be compared with the allocator state: %v", r.round.err))
+		r.observer.Compared(&Outcome{Err: r.round.err})
 	}
 	r.resume = time.Now().Add(checkSoon)
 	r.end(next)
@@ -359,14 +366,15 @@ func (r *Reconciler) giveUp(next time.Duration) {
 // conclude reports the outcome of the comparison.
 func (r *Reconciler) conclude(open bool) {
 	r.checks.Made++
-	text := difference(&r.round.sum)
+	text := Difference(&r.round.sum)
 	switch {
 	case text == "" && r.round.asked:
-		r.observer.Notice(fmt.Sprintf("live = allocator state: %d blocks compared", r.round.blocks))
+		r.observer.Compared(&Outcome{Blocks: r.round.blocks})
 	case text == "":
 	case r.round.lost:
 		r.checks.Differences++
-		r.observer.Notice(fmt.Sprintf("  events were lost; the allocator state put the live set right: %s", text))
+		corrected := r.round.sum
+		r.observer.Compared(&Outcome{Blocks: r.round.blocks, Corrected: &corrected})
 	default:
 		r.checks.Differences++
 		r.observer.Warning(fmt.Errorf("the live set differed from the allocator state, although no event was lost: %s. It was put right; please report it", text))
@@ -407,8 +415,8 @@ func plus(x, y heap.Count) heap.Count {
 	return heap.Count{Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes}
 }
 
-// difference describes how live set and state differed; empty when they did not.
-func difference(r *heap.Result) string {
+// Difference describes how live set and state differed; empty when they did not.
+func Difference(r *heap.Result) string {
 	var parts []string
 	for _, p := range []struct {
 		count heap.Count

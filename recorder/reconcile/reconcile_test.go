@@ -32,7 +32,7 @@ func TestDifference(t *testing.T) {
 			addDifference(&sum, &row.results[i])
 			agreed = agreed && row.results[i].Agreed()
 		}
-		require.Equal(t, row.want, difference(&sum), name)
+		require.Equal(t, row.want, Difference(&sum), name)
 		require.Equal(t, row.want == "", agreed, name)
 	}
 }

@@ -53,8 +53,18 @@ func (t *madeTarget) AllocatorState(ctx context.Context) (*State, error) { retur
 // noted keeps what an observer gets.
 type noted struct{ notices, warnings []string }
 
-func (n *noted) Notice(text string) { n.notices = append(n.notices, text) }
-func (n *noted) Warning(err error)  { n.warnings = append(n.warnings, err.Error()) }
+func (n *noted) Compared(o *Outcome) {
+	text := fmt.Sprintf("%d blocks compared", o.Blocks)
+	switch {
+	case o.Err != nil:
+		text = o.Err.Error()
+	case o.Corrected != nil:
+		text = "corrected: " + Difference(o.Corrected)
+	}
+	n.notices = append(n.notices, text)
+}
+
+func (n *noted) Warning(err error) { n.warnings = append(n.warnings, err.Error()) }
 
 // rounds drives a reconciler on a clock of its own, and notes when the allocator's state was read.
 type rounds struct {
@@ -145,7 +155,7 @@ func TestRounds(t *testing.T) {
 		require.Equal(t, []int{0, 62, 122}, r.seconds())
 		r.Ask()
 		r.run(time.Second)
-		require.Equal(t, []string{"live = allocator state: 2 blocks compared"}, r.seen.notices)
+		require.Equal(t, []string{"2 blocks compared"}, r.seen.notices)
 		require.Equal(t, &figures.Checks{Made: 4}, r.Report())
 		require.Empty(t, r.seen.warnings)
 	})
@@ -160,7 +170,7 @@ func TestRoundsCount(t *testing.T) {
 		r.answer = stateOf(3*second, block1, block2, block3)
 		r.Ask()
 		r.run(time.Second)
-		require.Equal(t, []string{"live = allocator state: 3 blocks compared"}, r.seen.notices)
+		require.Equal(t, []string{"3 blocks compared"}, r.seen.notices)
 		require.Equal(t, before, r.heap.Totals().Accounts[0].Before)
 	})
 }
@@ -204,8 +214,7 @@ func TestRoundsAfterLosses(t *testing.T) {
 		require.InDelta(t, 16, r.reads[1].Seconds(), 1.1)
 		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.Report())
 		require.Equal(t, []string{
-			"  events were lost; the allocator state put the live set right: " +
-				"blocks that it lacked: 1 (2.0 KiB), blocks that were freed: 1 (1.0 KiB), the allocator's total without an event: +1024 B",
+			"corrected: blocks that it lacked: 1 (2.0 KiB), blocks that were freed: 1 (1.0 KiB), the allocator's total without an event: +1024 B",
 		}, r.seen.notices)
 		require.Empty(t, r.seen.warnings)
 		require.EqualValues(t, 2560, r.heap.Totals().Accounts[0].Allocated)
@@ -252,7 +261,7 @@ func TestRoundsFail(t *testing.T) {
 		r.run(10 * time.Second)
 		r.Ask()
 		r.run(12 * time.Second)
-		require.Equal(t, []string{"the live set could not be compared with the allocator state: it moves"}, r.seen.notices)
+		require.Equal(t, []string{"it moves"}, r.seen.notices)
 	})
 }
 

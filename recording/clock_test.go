@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+package recording
 
 import (
 	"testing"
@@ -19,7 +19,7 @@ func TestBothClocks(t *testing.T) {
 		}
 		return uint64(time.Since(began))
 	}
-	wall, now := bothClocks(clock)
+	wall, now := BothClocks(clock)
 	apart := wall.Sub(began) - time.Duration(now)
 	require.Less(t, apart.Abs(), time.Millisecond)
 	require.Equal(t, 2*clockReadings, reads)
