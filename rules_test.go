@@ -121,6 +121,10 @@ var mayImport = map[string][]string{
 	"analysis/ranks":     {"analysis/leaks", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/gate":      {"analysis/leaks", "analysis/view", "event"},
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap", "internal/sorts"},
+	// The end of a recording, from the types of analysis.
+	"analysis/trailer": {
+		"analysis/balance", "analysis/phases", "analysis/view", "event", "event/figures", "heap", "internal/sorts", "recording",
+	},
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
@@ -151,7 +155,7 @@ var mayImport = map[string][]string{
 	"recorder/rank":          {"recording"},
 	"recorder/reconcile":     {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
-		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/size", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -197,53 +197,21 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 // answerDriver takes the driver's figures of the end, or of the last reading before it.
 func (s *Source) answerDriver(in *answer.Input) {
 	in.Driver, in.DriverTime = s.DriverAtEnd()
-	in.Free = FreeOf(in.Driver)
+	in.Free = trailer.FreeOf(in.Driver)
 }
 
 // DriverAtEnd is what the driver said at the end, or when it was last read before, at time; nil: it was not. time is 0 at the end.
 func (s *Source) DriverAtEnd() (use []figures.DriverUse, time uint64) {
-	use = driverOf(s.End)
-	if len(use) > 0 && !hasEnded(s.End) {
+	use = trailer.Driver(s.End)
+	if len(use) > 0 && !trailer.Ended(s.End) {
 		return use, 0
 	}
 	for _, r := range s.Trace.Readings() {
 		if len(r.Driver) > 0 {
-			use, time = whileInUse(r.Driver), r.Time
+			use, time = trailer.WhileInUse(r.Driver), r.Time
 		}
 	}
 	return use, time
-}
-
-// driverOf is what the driver said at the end of a recording; nil: nothing. Of a process that had ended by then it
-// knows nothing any more: what is in use without it is not what was in use.
-func driverOf(end *recording.End) []figures.DriverUse {
-	if end == nil || end.Memory == nil {
-		return nil
-	}
-	out := whileInUse(end.Memory.Driver)
-	if hasEnded(end) {
-		for i := range out {
-			out[i].Used, out[i].All, out[i].Why = figures.Unknown, figures.Unknown, "it was read when the process had ended"
-		}
-	}
-	return out
-}
-
-// whileInUse is what the driver said while a process used a device: nothing is in use then, by all processes, only
-// where the driver does not see them.
-func whileInUse(driver []figures.DriverUse) []figures.DriverUse {
-	out := slices.Clone(driver)
-	for i := range out {
-		if out[i].All == 0 {
-			out[i].All = figures.Unknown
-		}
-	}
-	return out
-}
-
-// hasEnded reports whether a recording ended because its program did.
-func hasEnded(end *recording.End) bool {
-	return end.Reason == recording.ReasonExited || end.Reason == recording.ReasonExeced
 }
 
 // AnswerOptions say how an answer is printed.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -24,10 +25,10 @@ func TestHeldBlocks(t *testing.T) {
 		key(1024): {Holder: "model.*", Name: "model.b.weight", Category: phases.Parameters, Bytes: 512},
 		key(2048): {Holder: "losses[0]", Name: "losses[0]", Category: phases.NoCategory, Bytes: 512},
 	}
-	held := RecordedHeld(&view.Joined{Blocks: want})
+	held := trailer.Held(&view.Joined{Blocks: want})
 	require.Equal(t, []string{"model.*", "losses[0]"}, held.Holders)
 	require.Equal(t, want, heldBlocks(7, &recording.End{Held: held}))
-	require.Nil(t, RecordedHeld(nil))
+	require.Nil(t, trailer.Held(nil))
 	require.Nil(t, heldBlocks(7, nil))
 	require.Nil(t, heldBlocks(7, &recording.End{}))
 
@@ -40,11 +41,12 @@ func TestHeldBlocks(t *testing.T) {
 
 // TestHeldBlocksAreBounded: a recording keeps the largest.
 func TestHeldBlocksAreBounded(t *testing.T) {
+	const maxHeld = 1 << 20
 	j := &view.Joined{Blocks: map[heap.BlockKey]view.HeldBlock{}}
 	for i := range uint64(maxHeld + 10) {
 		j.Blocks[heap.BlockKey{Addr: i}] = view.HeldBlock{Holder: "x", Name: "x", Category: phases.NoCategory, Bytes: i}
 	}
-	held := RecordedHeld(j)
+	held := trailer.Held(j)
 	require.Len(t, held.Blocks, maxHeld)
 	require.EqualValues(t, 10, held.Blocks[maxHeld-1].Bytes)
 }

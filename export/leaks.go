@@ -12,15 +12,13 @@ import (
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/export/verdict"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/recording"
 )
 
 // Leaks says whether memory grows from step to step in the source, which is replayed for it once.
@@ -158,11 +156,11 @@ func (s *Source) libraries() []string {
 func leakOptions(in *Source) *leaks.Options {
 	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
 	driver, _ := in.DriverAtEnd()
-	o.Free, o.Size = FreeOf(driver), SizeOf(driver)
+	o.Free, o.Size = trailer.FreeOf(driver), trailer.SizeOf(driver)
 	if in.End == nil {
 		return o
 	}
-	o.Ended, o.Facts, o.Garbage = hasEnded(in.End), in.End.HolderFacts, in.End.Garbage.Mostly()
+	o.Ended, o.Facts, o.Garbage = trailer.Ended(in.End), in.End.HolderFacts, in.End.Garbage.Mostly()
 	if in.End.Held != nil {
 		o.Optimizer = in.Trace.Holds(phases.OptimizerState)
 		o.HolderOf = func(b *heap.Block) string {
@@ -178,45 +176,4 @@ func leakOptions(in *Source) *leaks.Options {
 		}
 	}
 	return o
-}
-
-// FreeMemory is the unused memory of each device when a recording ends, bytes, where that is known.
-func FreeMemory(end *recording.End) map[event.Device]uint64 {
-	return FreeOf(driverOf(end))
-}
-
-// SizeMemory is all memory of each device, bytes, where that is known.
-func SizeMemory(end *recording.End) map[event.Device]uint64 { return SizeOf(driverOf(end)) }
-
-// Ended reports whether a recording ended because its program did.
-func Ended(end *recording.End) bool { return hasEnded(end) }
-
-// FreeOf is what the driver says is in use by nobody, bytes, by device.
-func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
-	return byDevice(whileInUse(driver), func(d *figures.DriverUse) uint64 {
-		if uint64(d.All) > uint64(d.Total) {
-			return event.Unknown
-		}
-		return figures.Sub(uint64(d.Total), uint64(d.All))
-	})
-}
-
-// SizeOf is the memory of each device, bytes.
-func SizeOf(driver []figures.DriverUse) map[event.Device]uint64 {
-	return byDevice(driver, func(d *figures.DriverUse) uint64 { return uint64(d.Total) })
-}
-
-// byDevice is a figure of each device for which it is known.
-func byDevice(driver []figures.DriverUse, of func(d *figures.DriverUse) uint64) map[event.Device]uint64 {
-	out := map[event.Device]uint64{}
-	for i := range driver {
-		n := of(&driver[i])
-		if driver[i].Device < 0 || n == event.Unknown {
-			continue
-		}
-		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
-			out[event.Device{Type: kind, Index: int8(driver[i].Device)}] = n
-		}
-	}
-	return out
 }

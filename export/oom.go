@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -25,7 +26,7 @@ func (s *Source) OOM() (*oom.Report, error) {
 	if s.oom != nil {
 		return s.oom, nil
 	}
-	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: oom.WithSizes(s.Trace.Readings(), driverOf(s.End))}
+	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: oom.WithSizes(s.Trace.Readings(), trailer.Driver(s.End))}
 	if s.End != nil {
 		in.Ended = s.End.Reason == recording.ReasonExited || s.End.Reason == recording.ReasonExeced
 		in.Exit = s.End.ExitStatus

@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
@@ -153,7 +154,7 @@ func capacityOf(in *Input) map[event.Device]html.Capacity {
 			addCapacity(out, d.Device, uint64(d.Used), uint64(d.Total), uint64(d.All))
 		}
 	}
-	for _, d := range driverOf(in.End) {
+	for _, d := range trailer.Driver(in.End) {
 		addCapacity(out, d.Device, uint64(d.Used), uint64(d.Total), uint64(d.All))
 	}
 	return out

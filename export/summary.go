@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/recording"
@@ -27,7 +27,7 @@ func Summary(view *view.View, info *recording.Info, end *recording.End) table.In
 	in.Hits, in.Lost, in.RawStacks, in.Checks, in.After, in.LostAfter = end.Hits, end.Lost, end.RawStacks, end.Checks, end.After, end.LostAfter
 	if end.Memory != nil {
 		b := balanceInput(end.Memory, info.PID, view)
-		b.Driver = driverOf(end)
+		b.Driver = trailer.Driver(end)
 		in.Balance = balance.New(b)
 	}
 	return in
@@ -47,34 +47,7 @@ func PrintSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
 	return nil
 }
 
-// maxHolders is how many rows of a table of holders a recording keeps.
-const maxHolders = 10000
-
-// RecordedHolders is what a recording keeps of tables of holders.
-func RecordedHolders(tables []table.HeldInput) []recording.Holders {
-	var out []recording.Holders
-	for _, t := range tables {
-		h := recording.Holders{Title: t.Title, Bytes: t.Joined.Bytes}
-		for _, r := range t.Joined.Rows[:min(maxHolders, len(t.Joined.Rows))] {
-			h.Rows = append(h.Rows, recording.Holder{
-				Site: r.Site, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
-			})
-		}
-		out = append(out, h)
-	}
-	return out
-}
-
-// RecordedBefore is what a recording keeps of the holders of what was allocated before it; joined nil: it is not known.
-func RecordedBefore(joined *view.Joined) []figures.HeldBefore {
-	if joined == nil {
-		return nil
-	}
-	out := joined.AllBefore()
-	return out[:min(maxHolders, len(out))]
-}
-
-// joinedBefore is the inverse of RecordedBefore.
+// joinedBefore is the inverse of trailer.Before.
 func joinedBefore(end *recording.End) *view.Joined {
 	if end == nil || end.Before == nil {
 		return nil
@@ -82,7 +55,15 @@ func joinedBefore(end *recording.End) *view.Joined {
 	return view.NewJoined(end.Before)
 }
 
-// HeldTables is the inverse of RecordedHolders.
+// HeldInputs returns tables of holders as they are printed.
+func HeldInputs(tables []trailer.Table) (out []table.HeldInput) {
+	for _, t := range tables {
+		out = append(out, table.HeldInput{Title: t.Title, Joined: t.Joined})
+	}
+	return out
+}
+
+// HeldTables is the inverse of trailer.Holders.
 func HeldTables(end *recording.End) []table.HeldInput {
 	if end == nil {
 		return nil
@@ -102,39 +83,11 @@ func HeldTables(end *recording.End) []table.HeldInput {
 	return out
 }
 
-// RecordedMemory is what a recording keeps of what is added up at the end.
-func RecordedMemory(in *balance.Input) *recording.Memory {
-	return &recording.Memory{
-		Torch: append([]figures.TorchMemory(nil), in.Torch...), TorchWhy: in.TorchWhy, // none is null in the file
-		Driver: append([]figures.DriverUse(nil), in.Driver...), DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole,
-	}
-}
-
-// balanceInput is the inverse of RecordedMemory.
+// balanceInput is the inverse of trailer.Memory.
 func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Input {
 	return &balance.Input{
 		PID: pid, View: view, Torch: m.Torch, TorchWhy: m.TorchWhy, Driver: m.Driver, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
 	}
-}
-
-// maxSources is how many lines of source a recording keeps: those that hold the most memory.
-const maxSources = 10000
-
-// RecordedSources is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
-// another machine too.
-func RecordedSources(end *view.View) []recording.Source {
-	var out []recording.Source
-	known := map[recording.Source]bool{}
-	for _, v := range []*view.View{end, end.AtPeak()} {
-		for _, row := range v.ByPython(maxSources).Rows {
-			source := recording.Source{File: row.File, Line: row.Line, Text: row.Source}
-			if row.Source != "" && !known[source] {
-				known[source] = true
-				out = append(out, source)
-			}
-		}
-	}
-	return out
 }
 
 // sourceText is a file as far as its lines were recorded, each at its place; nil: none was.

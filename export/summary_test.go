@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
@@ -30,7 +31,7 @@ func TestMemoryRoundTrip(t *testing.T) {
 		},
 		"no devices": {PID: 7, Torch: nil, Driver: nil},
 	} {
-		text, err := json.Marshal(RecordedMemory(&in))
+		text, err := json.Marshal(trailer.Memory(&in))
 		require.NoError(t, err)
 		var m recording.Memory
 		require.NoError(t, json.Unmarshal(text, &m))
@@ -52,14 +53,15 @@ func TestSourceText(t *testing.T) {
 // TestHoldersRoundTrip: a recording gives the tables of holders again as they were, but for the rows beyond its limit.
 func TestHoldersRoundTrip(t *testing.T) {
 	j := &view.Joined{Bytes: 1 << 30}
+	const maxHolders = 10000
 	for i := range maxHolders + 5 {
 		j.Rows = append(j.Rows, view.HeldSite{
 			Site: "train.py:41 main", Name: "train.py:9 main() local kept[*]", Where: "train.py:9 main()", Holder: "kept[*]", What: "other tensors",
 			Bytes: 1 << 20, Blocks: uint64(i), Share: 1.0 / 1024,
 		})
 	}
-	in := []table.HeldInput{{Title: "live in torch", Joined: j}}
-	got := HeldTables(&recording.End{Holders: RecordedHolders(in)})
+	in := []trailer.Table{{Title: "live in torch", Joined: j}}
+	got := HeldTables(&recording.End{Holders: trailer.Holders(in)})
 	require.Equal(t, []table.HeldInput{{Title: "live in torch", Joined: &view.Joined{Bytes: j.Bytes, Rows: j.Rows[:maxHolders]}}}, got)
 	require.Nil(t, HeldTables(nil))
 }

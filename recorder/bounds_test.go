@@ -378,23 +378,6 @@ func TestForeseeBounds(t *testing.T) {
 	}
 }
 
-// TestHeldAtKnown: of a reading the largest rows are kept, and of them those of which the holder is known.
-func TestHeldAtKnown(t *testing.T) {
-	j := &view.Joined{}
-	for i := range heldRows + 5 {
-		name := fmt.Sprint("x", i)
-		if i == 1 {
-			name = view.NoHolder
-		}
-		j.Rows = append(j.Rows, view.HeldSite{Site: "s", Name: name, What: "w", Bytes: uint64(1000 - i), Blocks: 2})
-	}
-	got := heldAt(j)
-	require.Len(t, got, heldRows-1)
-	require.Equal(t, figures.HeldAt{Site: "s", Holder: "x0", What: "w", Bytes: 1000, Blocks: 2}, got[0])
-	require.Equal(t, "x2", got[1].Holder)
-	require.NotNil(t, heldAt(&view.Joined{}), "it was read, and nothing is held")
-}
-
 // TestAwaitFailure: a recording that ends with a failure waits for the reading that was asked for, and asks once
 // more where that was for another.
 func TestAwaitFailure(t *testing.T) {

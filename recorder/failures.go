@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -28,8 +29,6 @@ const (
 	// keptFailures is the number of failed requests that get a folder. Later ones get a reading every laterEvery.
 	keptFailures = 5
 	laterEvery   = time.Minute
-	// heldRows is the maximum number of rows of holders in a reading.
-	heldRows = 1000
 )
 
 // failures handles failed requests for memory. It first writes the recording to the disk, then reads the driver, the pools
@@ -122,7 +121,7 @@ func (f *failures) hasNoFolder() bool { return f.count > keptFailures }
 
 // markHeld records the holders at a time. It ignores a process that has ended, which has no holders any more.
 func (f *failures) markHeld(at uint64, joined *view.Joined) {
-	if held := heldAt(joined); len(held) > 0 {
+	if held := trailer.HeldAt(joined); len(held) > 0 {
 		f.mark(&figures.Reading{Time: at, Failed: f.failure, Held: held})
 	}
 }
@@ -318,15 +317,4 @@ func (f *failures) mark(r *figures.Reading) {
 		return
 	}
 	f.process.heap.mark(event.Annotation{Kind: event.AnnotationReading, PID: uint32(f.process.PID()), Reading: text})
-}
-
-// heldAt returns the holders of a reading, those with the most memory first.
-func heldAt(j *view.Joined) []figures.HeldAt {
-	out := []figures.HeldAt{}
-	for i := range j.Rows[:min(heldRows, len(j.Rows))] {
-		if r := &j.Rows[i]; r.Name != view.NoHolder {
-			out = append(out, figures.HeldAt{Site: r.Site, Holder: r.Name, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks})
-		}
-	}
-	return out
 }

@@ -280,17 +280,6 @@ func TestSettle(t *testing.T) {
 	require.Len(t, n.warnings, 2, "there is nothing to write")
 }
 
-// TestHeldAtBounds: a reading has so many rows, the largest first.
-func TestHeldAtBounds(t *testing.T) {
-	j := &view.Joined{}
-	for i := range heldRows + 5 {
-		j.Rows = append(j.Rows, view.HeldSite{Name: "x", Bytes: uint64(9999 - i)})
-	}
-	got := heldAt(j)
-	require.Len(t, got, heldRows)
-	require.EqualValues(t, 9999, got[0].Bytes)
-}
-
 // TestAsksOnceMore: what PyTorch's backend cudaMallocAsync asks a second time, from another place of its own, is one request; what the
 // program asks for is another one.
 func TestAsksOnceMore(t *testing.T) {

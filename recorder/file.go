@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
@@ -91,7 +92,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 	stacks := p.target.Stacks()
 	end := &recording.End{
 		Reason: recording.ReasonStopped, Duration: p.end.Sub(p.start), StackRecordsLost: stacks.Lost, StacksOverLimit: p.target.OverLimit(),
-		Memory: export.RecordedMemory(memory), Libraries: p.torchFolders(), Hits: hits,
+		Memory: trailer.Memory(memory), Libraries: p.torchFolders(), Hits: hits,
 	}
 	if stacks.Raw != (figures.RawStacks{}) {
 		end.RawStacks = &stacks.Raw
@@ -128,7 +129,7 @@ func (p *Process) endFile(end *recording.End, view *view.View) {
 	if p.heap.writer == nil {
 		return
 	}
-	end.Sources = export.RecordedSources(view)
+	end.Sources = trailer.Sources(view)
 	err := p.heap.writer.Close(end)
 	if end.NotWritten > 0 {
 		err = fmt.Errorf("%w: %d events are not in it", err, end.NotWritten)

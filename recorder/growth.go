@@ -13,10 +13,10 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -71,7 +71,7 @@ type growth struct {
 type rooms struct{ free, size map[event.Device]uint64 }
 
 func roomsOf(driver []figures.DriverUse) *rooms {
-	return &rooms{export.FreeOf(driver), export.SizeOf(driver)}
+	return &rooms{trailer.FreeOf(driver), trailer.SizeOf(driver)}
 }
 
 // said is a finding that was announced.
@@ -386,7 +386,8 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
 	g.learn(joined)
 	o.Facts, o.Garbage = g.facts, g.process.scans.garbage.Figures().Mostly()
-	o.Free, o.Size, o.Ended = export.FreeMemory(end), export.SizeMemory(end), export.Ended(end)
+	driver := trailer.Driver(end)
+	o.Free, o.Size, o.Ended = trailer.FreeOf(driver), trailer.SizeOf(driver), trailer.Ended(end)
 	o.Optimizer = g.optimizer
 	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/size"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
@@ -331,18 +332,18 @@ func (s *holderScans) stop() {
 }
 
 // tables returns the holders at the end and, if more was live then, at the highest scanned peak.
-func (s *holderScans) tables(now *view.Joined) []table.HeldInput {
+func (s *holderScans) tables(now *view.Joined) []trailer.Table {
 	if s.err != nil && s.latest == nil {
 		s.observer.Warning(fmt.Errorf("who holds the live blocks could not be read: %w", s.err))
 	}
-	var out []table.HeldInput
+	var out []trailer.Table
 	live := uint64(0)
 	if now != nil {
 		live = now.Bytes
-		out = append(out, table.HeldInput{Title: table.HeldNow, Joined: now})
+		out = append(out, trailer.Table{Title: trailer.HeldNow, Joined: now})
 	}
 	if s.highest != nil && s.height > live+live/peakGrowth {
-		out = append(out, table.HeldInput{Title: "with " + table.Bytes(s.height) + " live", Joined: s.highest})
+		out = append(out, trailer.Table{Title: "with " + size.Text(s.height) + " live", Joined: s.highest})
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/ranks"
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
@@ -56,7 +57,7 @@ type concluded struct {
 	view     *view.View
 	joined   *view.Joined // nil: holders are not known
 	summary  table.Input
-	held     []table.HeldInput
+	held     []trailer.Table
 	events   uint64
 	snapshot *heap.Snapshot
 	verdict  string // text of table.Verdict; empty: steps are turned off
@@ -83,8 +84,8 @@ func (p *Process) conclude(hits []figures.Hits) {
 		end.Verdict = p.growth.conclude(joined, end)
 	}
 	held := p.scans.tables(joined)
-	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
-	end.Held = export.RecordedHeld(joined)
+	end.Holders, end.Before = trailer.Holders(held), trailer.Before(joined)
+	end.Held = trailer.Held(joined)
 	end.HolderFacts, end.NoHolders = leaks.Facts(joined), p.scans.noPython()
 	if p.growth != nil {
 		end.HolderFacts = p.growth.facts
@@ -196,7 +197,9 @@ func (r *Results) Answer() *answer.Job {
 func (r *Results) Job() table.JobInput { return r.job }
 
 // Summary returns the input of the summary of a process, and of the tables of its holders.
-func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
+func (p *Process) Summary() (table.Input, []table.HeldInput) {
+	return p.done.summary, export.HeldInputs(p.done.held)
+}
 
 // Answer returns the answer for the process, from its recording or, without one, from what is known at its end.
 func (p *Process) Answer() *answer.Answer {
@@ -204,7 +207,8 @@ func (p *Process) Answer() *answer.Answer {
 		v := p.done.view
 		p.done.answer = answer.New(&answer.Input{
 			View: v, Now: v, Start: v.Snapshot.First, End: v.Snapshot.Time, Duration: p.end.Sub(p.start), Events: v.Snapshot.Events, Leaks: p.Leaks(),
-			Free: export.FreeMemory(p.done.end), Paused: p.done.end.Paused, NoHolders: p.done.end.NoHolders, Garbage: p.done.end.Garbage,
+			Free: trailer.FreeOf(trailer.Driver(p.done.end)), Paused: p.done.end.Paused,
+			NoHolders: p.done.end.NoHolders, Garbage: p.done.end.Garbage,
 		})
 	}
 	return p.done.answer
@@ -333,7 +337,7 @@ func (r *Results) jobProcesses() []export.JobProcess {
 			id.Rank = known.Rank
 		}
 		all = append(all, export.JobProcess{
-			Identity: id, Name: p.Who() + " " + p.Script(), Folder: p.folder, Answer: p.Answer(), View: p.done.view, Held: p.done.held,
+			Identity: id, Name: p.Who() + " " + p.Script(), Folder: p.folder, Answer: p.Answer(), View: p.done.view, Held: export.HeldInputs(p.done.held),
 		})
 	}
 	return all

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
 // HeldNow is the title of what is in use now.
-const HeldNow = "live in torch"
+const HeldNow = trailer.HeldNow
 
 // HeldInput is what Held prints.
 type HeldInput struct {
