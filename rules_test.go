@@ -128,7 +128,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/notice", "recorder/reconcile", "tracer/hook"},
+	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/exit", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/folder", "recorder/notice", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/secure":    {},
 	"internal/limits":    {},
@@ -138,7 +138,7 @@ var mayImport = map[string][]string{
 	"internal/notify":    {},
 	"internal/gatecli": {
 		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures", "event/moment", "export", "export/checks", "export/fleet", "export/json", "export/table", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
-		"internal/output", "internal/progress", "process", "recorder",
+		"internal/output", "internal/progress", "process", "recorder", "recorder/folder",
 	},
 	// It runs gputrace itself for every answer.
 	"internal/mcpserver":    {"export/table", "internal/cli", "internal/exit", "process"},
@@ -148,14 +148,18 @@ var mayImport = map[string][]string{
 	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
-	"recorder/kept":          {"export", "internal/output"},
+	"recorder/folder": {
+		"analysis/answer", "analysis/ranks", "event", "export", "export/pprof", "export/table", "internal/output", "recorder",
+		"recorder/folder/kept", "recording",
+	},
+	"recorder/folder/kept":   {"export", "internal/output"},
 	"recorder/notice":        {"export/table", "internal/size", "recorder", "recorder/reconcile"},
 	"recorder/internal/made": {"analysis/view", "event", "event/figures", "process", "recorder", "recorder/reconcile"}, // for tests
 	"recorder/passing":       {"analysis/holders", "event", "heap"},
 	"recorder/rank":          {"recording"},
 	"recorder/reconcile":     {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
-		"recorder/kept", "recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/size", "internal/words", "process", "recording",
+		"recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "heap", "internal/size", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
@@ -316,6 +320,39 @@ func TestDataGoesOneWay(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 100, "imports")
+}
+
+// TestRecorderLinksNoFormat: a program of somebody else that records links no exporter and no terminal of ours, whatever the recorder imports
+// by way of others.
+func TestRecorderLinksNoFormat(t *testing.T) {
+	imports := map[string][]string{}
+	for _, f := range sources(t) {
+		if !f.test {
+			imports[f.pkg] = append(imports[f.pkg], f.imports()...)
+		}
+	}
+	seen := map[string]bool{}
+	var follow func(pkg string)
+	follow = func(pkg string) {
+		if seen[pkg] {
+			return
+		}
+		seen[pkg] = true
+		for _, name := range imports[pkg] {
+			if ours, ok := strings.CutPrefix(name, module); ok {
+				follow(ours)
+			}
+		}
+	}
+	follow("recorder")
+	require.True(t, seen["heap"] && seen["recording"])
+	for pkg := range seen {
+		for _, no := range []string{"export", "internal/output", "internal/console", "recorder/folder", "recorder/notice"} {
+			if pkg == no || strings.HasPrefix(pkg, no+"/") {
+				t.Errorf("the recorder links %s", pkg)
+			}
+		}
+	}
 }
 
 // TestRestricted: raw access to the kernel and to the target is in few hands. Tests start and stop processes of their own.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -18,15 +17,15 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // watched is a recording by the dtrace of testdata/mac/dtrace.py of a process that does nothing.
 type watched struct {
 	options *recorder.Options
 	noted   *noted
-	results *recorder.Results
+	results *folder.Results
 	err     error
 }
 
@@ -49,17 +48,18 @@ func watch(t *testing.T, mode string, change func(*recorder.Options)) *watched {
 	t.Cleanup(func() { _ = target.Process.Kill() })
 	w := &watched{noted: &noted{}}
 	w.options = &recorder.Options{
-		PIDs: []int{target.Process.Pid}, Output: t.TempDir() + "/out", Observer: w.noted, Version: "test",
-		Results: &output.Results{Files: append([]string{export.TraceName, "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}, export.Files()...), Parts: regexp.MustCompile(`pid`)},
+		PIDs: []int{target.Process.Pid}, Observer: w.noted, Version: "test",
 	}
 	if change != nil {
 		change(w.options)
 	}
+	files := keep(w.options, t.TempDir()+"/out")
 	r := recorder.New(Open(w.options, &Config{DTrace: tool}), w.options)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	w.results, w.err = r.Run(ctx)
+	results, err := r.Run(ctx)
+	w.results, w.err = files.Results(results), err
 	return w
 }
 
@@ -68,9 +68,9 @@ func (w *watched) input(t *testing.T) *export.Input {
 	t.Helper()
 	require.NoError(t, w.err)
 	require.NoError(t, w.results.Err())
-	folder, err := w.results.Write()
+	dir, err := w.results.Write()
 	require.NoError(t, err)
-	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
+	in, err := export.Open(filepath.Join(dir, export.TraceName), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { in.Close() })
 	input, err := in.Input(nil, "test", func(err error) { require.ErrorContains(t, err, "lie in no known segment") }) // heaps are not seen

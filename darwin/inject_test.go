@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // lateProgram is testdata/mac/late.py, which has allocated and waits.
@@ -60,19 +59,19 @@ func startLate(t *testing.T, python string) *lateProgram {
 }
 
 // record records the program until all of it that works has. It goes on afterwards.
-func (p *lateProgram) record(t *testing.T, change func(*recorder.Options, *Config)) (*recorder.Results, *noted, *recorder.Options, error) {
+func (p *lateProgram) record(t *testing.T, change func(*recorder.Options, *Config)) (*folder.Results, *noted, error) {
 	t.Helper()
 	library, err := os.ReadFile("shim/" + ShimName)
 	require.NoError(t, err)
 	n := &goer{path: p.go_}
 	o := &recorder.Options{
-		PIDs: []int{p.cmd.Process.Pid}, Inject: true, Output: t.TempDir() + "/out", Observer: n, Version: "test", RingBytes: 1 << 20,
-		Results: &output.Results{Files: append([]string{export.TraceName, "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}, export.Files()...), Parts: regexp.MustCompile(`pid`)},
+		PIDs: []int{p.cmd.Process.Pid}, Inject: true, Observer: n, Version: "test", RingBytes: 1 << 20,
 	}
 	c := &Config{Library: library, Python: p.python}
 	if change != nil {
 		change(o, c)
 	}
+	files := keep(o, t.TempDir()+"/out")
 	r := recorder.New(Open(o, c), o)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -90,7 +89,7 @@ func (p *lateProgram) record(t *testing.T, change func(*recorder.Options, *Confi
 	}()
 	defer stop()
 	out, err := r.Run(ended)
-	return out, &n.noted, o, err
+	return files.Results(out), &n.noted, err
 }
 
 // again attaches once more, as long as that takes.
@@ -116,14 +115,14 @@ func (g *goer) Ready() error { return os.WriteFile(g.path, nil, 0o644) }
 // known to the byte, also what is left of it; everything after is as of a program that was started.
 func TestInject(t *testing.T) {
 	p := startLate(t, ofDebian(t, "3.14"))
-	results, n, _, err := p.record(t, nil)
+	results, n, err := p.record(t, nil)
 	require.NoError(t, err)
 	require.NoError(t, results.Err())
 	require.Contains(t, strings.Join(n.notices, "\n"), "a library of ours was loaded into the process, and stays there")
 	require.Empty(t, n.warnings)
-	folder, err := results.Write()
+	dir, err := results.Write()
 	require.NoError(t, err)
-	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
+	in, err := export.Open(filepath.Join(dir, export.TraceName), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { in.Close() })
 	var warned []string
@@ -183,18 +182,18 @@ func TestInjectAgain(t *testing.T) {
 // TestInjectRefused: what keeps the library out is said, with what to do.
 func TestInjectRefused(t *testing.T) {
 	p := startLate(t, python(t, "3.11"))
-	_, _, _, err := p.record(t, nil)
+	_, _, err := p.record(t, nil)
 	var attach *recorder.AttachError
 	require.ErrorAs(t, err, &attach)
 	require.ErrorContains(t, err, "Python 3.11 has no sys.remote_exec, which 3.14 has")
 
-	_, _, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = ofDebian(t, "3.14") })
+	_, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = ofDebian(t, "3.14") })
 	require.ErrorContains(t, err, "sys.remote_exec:", "of another version")
-	_, _, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = "/no/such/python" })
+	_, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = "/no/such/python" })
 	require.ErrorContains(t, err, "find the program of the process")
-	_, _, _, err = p.record(t, func(o *recorder.Options, _ *Config) { o.PIDs = append(o.PIDs, 1) })
+	_, _, err = p.record(t, func(o *recorder.Options, _ *Config) { o.PIDs = append(o.PIDs, 1) })
 	require.ErrorIs(t, err, ErrInject)
-	_, _, _, err = p.record(t, func(o *recorder.Options, _ *Config) { o.Children = true })
+	_, _, err = p.record(t, func(o *recorder.Options, _ *Config) { o.Children = true })
 	require.ErrorIs(t, err, ErrInject)
 
 	foreign := filepath.Join(t.TempDir(), "python")

@@ -8,7 +8,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,8 +17,8 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 	"github.com/gputrace/gputrace/recorder/notice"
 )
 
@@ -54,16 +53,18 @@ func (n *noted) Holders(*view.Joined)       {}
 func (n *noted) Ended(*recorder.Process)    {}
 
 // record is gputrace run, with the library that ships, on the fake.
-func record(t *testing.T, f *fake, change func(*recorder.Options), command ...string) (*recorder.Results, *noted, *recorder.Options, error) {
+func record(t *testing.T, f *fake, change func(*recorder.Options), command ...string) (*folder.Results, *noted, string, error) {
 	t.Helper()
 	library, err := os.ReadFile("shim/" + ShimName)
 	require.NoError(t, err)
 	n := &noted{}
-	results := &output.Results{Files: append([]string{export.TraceName, "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}, export.Files()...), Parts: regexp.MustCompile(`pid`)}
-	o := &recorder.Options{Command: command, Children: true, Output: t.TempDir() + "/out", Observer: n, Version: "test", RingBytes: 64 << 20, Results: results}
+	o := &recorder.Options{Command: command, Children: true, Observer: n, Version: "test", RingBytes: 64 << 20}
 	if change != nil {
 		change(o)
 	}
+	dir, err := os.MkdirTemp(filepath.Dir(f.asked), "results")
+	require.NoError(t, err)
+	files := keep(o, dir+"/out")
 	s := Open(o, &Config{Library: library, Environ: []string{
 		"LD_PRELOAD=" + f.dyld, "GPUTRACE_FAKE_LEDGER=" + f.ledger, "GPUTRACE_FAKE_TORCH=" + f.torch, "LD_LIBRARY_PATH=",
 	}})
@@ -72,17 +73,24 @@ func record(t *testing.T, f *fake, change func(*recorder.Options), command ...st
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	out, err := r.Run(ctx)
-	return out, n, o, err
+	return files.Results(out), n, dir + "/out", err
+}
+
+// keep has a recorder write a folder of results.
+func keep(o *recorder.Options, path string) *folder.Folder {
+	f := folder.New(&folder.Options{Path: path, Many: o.Many(), Version: o.Version, Warn: o.Observer.Warning})
+	o.Keeper = f
+	return f
 }
 
 // written are the recordings of so many processes that ended without an error and without a warning, when they were written.
-func written(t *testing.T, results *recorder.Results, said *noted, o *recorder.Options, processes int) []string {
+func written(t *testing.T, results *folder.Results, said *noted, dir string, processes int) []string {
 	t.Helper()
 	require.NoError(t, results.Err())
 	require.Empty(t, said.warnings)
 	_, err := results.Write()
 	require.NoError(t, err)
-	traces, err := filepath.Glob(filepath.Join(o.Output, "pid*", export.TraceName))
+	traces, err := filepath.Glob(filepath.Join(dir, "pid*", export.TraceName))
 	require.NoError(t, err)
 	require.Len(t, traces, processes)
 	return traces
@@ -91,19 +99,19 @@ func written(t *testing.T, results *recorder.Results, said *noted, o *recorder.O
 // TestRecord: a recording of the fake Mac is as any other: all formats are written of it, and what it says is the ledger's.
 func TestRecord(t *testing.T) {
 	f := buildFake(t)
-	results, n, o, err := record(t, f, nil, python(t, "3.11"), "testdata/mac/train.py", f.asked, "30")
+	results, n, path, err := record(t, f, nil, python(t, "3.11"), "testdata/mac/train.py", f.asked, "30")
 	require.NoError(t, err)
 	require.NoError(t, results.Err())
 	require.Empty(t, n.warnings)
 	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: a request for 2.0 GiB failed")
-	folder, err := results.Write()
+	dir, err := results.Write()
 	require.NoError(t, err)
-	require.Equal(t, o.Output, folder)
+	require.Equal(t, path, dir)
 
-	traces, err := filepath.Glob(filepath.Join(folder, "pid*", export.TraceName))
+	traces, err := filepath.Glob(filepath.Join(dir, "pid*", export.TraceName))
 	require.NoError(t, err)
 	if len(traces) == 0 {
-		traces = []string{filepath.Join(folder, export.TraceName)}
+		traces = []string{filepath.Join(dir, export.TraceName)}
 	}
 	require.Len(t, traces, 1)
 	in, err := export.Open(traces[0], nil)

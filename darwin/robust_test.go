@@ -141,7 +141,7 @@ func TestFullDisk(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, 0)) })
 	t.Setenv("TMPDIR", disk)
 	done := filepath.Join(filepath.Dir(f.asked), "done")
-	_, n, _, err := record(t, f, func(o *recorder.Options) { o.Output = filepath.Join(filepath.Dir(f.asked), "out") },
+	_, n, _, err := record(t, f, nil,
 		python(t, "3.11"), "-c", "import sys; exec(open('testdata/mac/become.py').read()); open(sys.argv[3], 'w').write('yes')", "1", "0", done)
 	require.ErrorIs(t, err, recorder.ErrEndedEarly)
 	require.Contains(t, strings.Join(n.warnings, "\n"), "no room for the events")

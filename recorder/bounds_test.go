@@ -5,14 +5,11 @@ package recorder
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -20,7 +17,6 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -231,13 +227,6 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestWantedViews: files that were not asked for are made of recordings that are not too long.
-func TestWantedViews(t *testing.T) {
-	require.True(t, (&Views{}).wanted(maxUnasked))
-	require.False(t, (&Views{}).wanted(maxUnasked+1))
-	require.True(t, (&Views{Asked: true}).wanted(maxUnasked+1))
-}
-
 // growing is a watch of a process that grows by one line.
 func growing(t *testing.T, live uint64) *growth {
 	t.Helper()
@@ -406,26 +395,4 @@ func TestLossBehindAttach(t *testing.T) {
 	losses := results.Processes()[0].heap.Totals().LossIntervals
 	require.Len(t, losses, 1)
 	require.Equal(t, []uint64{8 * second, 3}, []uint64{losses[0].From, losses[0].Events})
-}
-
-// TestFullStacks: profiles have every frame where that is asked for, else those that are worth showing.
-func TestFullStacks(t *testing.T) {
-	frames := func(full bool) int {
-		target := &madeTarget{pid: 7, stacks: map[event.StackID]*event.Stack{1: eventtest.Stack(eventtest.Report + " libtorch.so!at::empty " + eventtest.Own + " libpython.so!eval libc.so!start")}}
-		s := &madeSource{start: []Target{target}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
-		r, _, _ := newMade(t, s, func(o *Options) { o.FullStacks = full })
-		results, err := r.Run(t.Context())
-		require.NoError(t, err)
-		folder, err := results.Write()
-		require.NoError(t, err)
-		file, err := os.Open(filepath.Join(folder, "inuse.pb.gz"))
-		require.NoError(t, err)
-		defer file.Close()
-		p, err := profile.Parse(file)
-		require.NoError(t, err)
-		require.Len(t, p.Sample, 1)
-		return len(p.Sample[0].Location)
-	}
-	require.Equal(t, 5, frames(true))
-	require.Equal(t, 3, frames(false), "the line, what it calls, and the name")
 }

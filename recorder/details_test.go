@@ -4,7 +4,6 @@ package recorder
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -172,30 +170,6 @@ func TestStackLimit(t *testing.T) {
 	p.warnLimit()
 	require.Len(t, n.warnings, 1)
 	require.True(t, strings.HasPrefix(n.warnings[0], "there are more than 10 different stacks"), n.warnings[0])
-}
-
-// TestAdoptFile: a recording for which there is no place stays where it is, and one that was removed is a warning.
-func TestAdoptFile(t *testing.T) {
-	p := begun(t, &madeTarget{pid: 7}, nil)
-	folder, err := output.CreateFolder(t.TempDir()+"/out", resultsOfTest)
-	require.NoError(t, err)
-	file := p.file
-	require.NoError(t, os.MkdirAll(folder.Dir+"/trace.gputrace/x", 0o755))
-	p.adoptFile(folder)
-	n := p.observer.(*noted)
-	require.Len(t, n.warnings, 1)
-	require.Contains(t, n.warnings[0], "the recording stays at "+file)
-	require.Equal(t, file, p.file)
-	require.NoError(t, os.RemoveAll(folder.Dir+"/trace.gputrace"))
-	p.adoptFile(folder)
-	require.Equal(t, folder.Dir+"/trace.gputrace", p.file)
-	require.NoError(t, os.Remove(p.file))
-	p.dropFile()
-	require.Len(t, n.warnings, 2)
-	require.Empty(t, p.file)
-	p.dropFile()
-	p.adoptFile(folder)
-	require.Len(t, n.warnings, 2, "there is none")
 }
 
 // TestOutcomes: an error is of its kind, and says what its text says.

@@ -5,26 +5,15 @@ package recorder
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recorder/kept"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -167,209 +156,6 @@ func (s *slowTarget) Memory(context.Context) *Memory {
 	return nil
 }
 
-// recorded runs a recording of one process, or of a job of two.
-func recorded(t *testing.T, many bool, change func(*Options)) (*Results, *noted, *Options) {
-	t.Helper()
-	batches := []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 1024, 1536)}}}
-	batches = append(batches, madeBatch{events: []event.Event{free(7, 3*second, 0x2000, 1024, 512)}})
-	s := &madeSource{start: []Target{&madeTarget{pid: 7, end: Running, about: process.About{Name: "python"}}}, batches: batches}
-	if many {
-		s.start = append(s.start, &madeTarget{pid: 8})
-		s.batches = append(s.batches, madeBatch{events: []event.Event{alloc(8, 4*second, 0x1000, 4096, 4096)}})
-	}
-	r, n, o := newMade(t, s, func(o *Options) {
-		if many {
-			o.PIDs = []int{7, 8}
-		}
-		if change != nil {
-			change(o)
-		}
-	})
-	results, err := r.Run(t.Context())
-	require.NoError(t, err)
-	return results, n, o
-}
-
-// TestSavedElsewhere: where the folder of results cannot be made, they are written to another, whose name is said.
-func TestSavedElsewhere(t *testing.T) {
-	for _, many := range []bool{false, true} {
-		dir := t.TempDir()
-		t.Setenv("TMPDIR", dir)
-		results, _, _ := recorded(t, many, nil)
-		results.reserved = nil // what is there now is somebody else's
-		folder, err := results.Write()
-		require.ErrorContains(t, err, "the results are in "+folder+" instead")
-		require.Equal(t, dir, filepath.Dir(folder))
-		require.Equal(t, many, strings.HasPrefix(filepath.Base(folder), "gputrace.job."))
-		require.Equal(t, !many, strings.HasPrefix(filepath.Base(folder), "gputrace.7."))
-		for _, p := range results.Processes() {
-			require.Equal(t, filepath.Join(folder, p.Folder(), export.TraceName), p.File())
-			require.FileExists(t, p.File())
-		}
-	}
-}
-
-// TestRecordingStays: when the results cannot be written anywhere, the recording stays where it was made.
-func TestRecordingStays(t *testing.T) {
-	results, _, _ := recorded(t, true, nil)
-	p := results.Processes()[0]
-	at := p.File()
-	require.Equal(t, p.temporaryFile(), at)
-	folder, err := output.CreateFolder(filepath.Join(t.TempDir(), "out"), resultsOfTest)
-	require.NoError(t, err)
-	require.NoError(t, results.fill(folder))
-	require.Equal(t, filepath.Join(folder.Dir, "pid7", export.TraceName), p.File())
-	require.NoFileExists(t, at)
-	require.NoError(t, results.giveBack(folder))
-	folder.Discard()
-	for _, p := range results.Processes() {
-		require.Equal(t, p.temporaryFile(), p.File())
-		require.FileExists(t, p.File())
-	}
-	require.NoError(t, results.giveBack(folder), "they are out of it")
-	require.FileExists(t, at)
-}
-
-// TestOtherDisk: a recording is moved to results on another disk, too, and no half of it is left there.
-func TestOtherDisk(t *testing.T) {
-	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
-	require.NoError(t, os.WriteFile(from, []byte("events"), 0o600))
-	require.NoError(t, kept.Copy(from, to))
-	b, err := os.ReadFile(to)
-	require.NoError(t, err)
-	require.Equal(t, "events", string(b))
-	require.ErrorIs(t, kept.Copy(from, to), os.ErrExist)
-	require.ErrorIs(t, kept.Copy(from+"x", to+"x"), os.ErrNotExist)
-	require.NoFileExists(t, to+"x")
-	require.Error(t, kept.Copy(t.TempDir(), to+"y"), "a folder cannot be read")
-	require.NoFileExists(t, to+"y")
-}
-
-// TestMovedToOtherDisk: when the results lie on another disk, the recording is in them alone.
-func TestMovedToOtherDisk(t *testing.T) {
-	dir, err := os.MkdirTemp("/dev/shm", "gputrace-test")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	from := filepath.Join(dir, "recording")
-	require.NoError(t, os.WriteFile(from, []byte("events"), 0o600))
-	n := &noted{}
-	p := &Process{file: from, observer: n}
-	folder, err := output.CreateFolder(filepath.Join(t.TempDir(), "out"), resultsOfTest)
-	require.NoError(t, err)
-	defer folder.Discard()
-	require.NoError(t, p.adoptFile(folder))
-	require.Empty(t, n.warnings)
-	require.Equal(t, filepath.Join(folder.Dir, export.TraceName), p.file)
-	require.FileExists(t, p.file)
-	require.NoFileExists(t, from)
-	p.file = from // it is there no more
-	require.NoError(t, p.adoptFile(folder))
-	require.Len(t, n.warnings, 1)
-	require.Equal(t, from, p.file)
-}
-
-// TestEndNotWritten: where the end of a recording cannot be written, that is said, and kept with the process.
-func TestEndNotWritten(t *testing.T) {
-	w, err := recording.Create(filepath.Join(t.TempDir(), export.TraceName), &recording.Info{PID: 7}, func(event.StackID) *event.Stack { return nil }, nil)
-	require.NoError(t, err)
-	require.NoError(t, w.Close(&recording.End{}))
-	n := &noted{}
-	p := &Process{heap: &recordedHeap{writer: w}, observer: n}
-	p.endFile(&recording.End{}, &view.View{Snapshot: &heap.Snapshot{}}) // the file is closed
-	require.ErrorContains(t, p.FileErr(), "file already closed")
-	require.Equal(t, []string{p.FileErr().Error()}, n.warnings)
-}
-
-// TestNoRecording: without a file there is nothing to move, to remove or to make formats of.
-func TestNoRecording(t *testing.T) {
-	results, n, _ := recorded(t, false, func(o *Options) {
-		o.Output = ""
-		o.Views = &Views{Names: "html", Write: func(string, WriteFile) error { return errors.New("called") }}
-	})
-	p := results.Processes()[0]
-	require.Empty(t, p.File())
-	p.dropFile()
-	require.NoError(t, p.giveBackFile(&output.Folder{}))
-	require.ErrorContains(t, p.writeViews(&output.Folder{}), "there is no recording")
-	require.Empty(t, n.warnings)
-}
-
-// TestUnasked: a format that nobody asked for is not made of a recording of many events; one that was asked for is.
-func TestUnasked(t *testing.T) {
-	for name, tt := range map[string]struct {
-		events uint64
-		asked  bool
-		made   bool
-	}{
-		"few": {maxUnasked, false, true}, "many": {maxUnasked + 1, false, false}, "asked for": {maxUnasked + 1, true, true},
-	} {
-		made := false
-		p := &Process{file: "x", done: &concluded{events: tt.events}, options: &Options{Views: &Views{
-			Names: "html", Asked: tt.asked, Write: func(string, WriteFile) error { made = true; return nil },
-		}}}
-		err := p.writeViews(nil)
-		require.Equal(t, tt.made, made, name)
-		require.Equal(t, tt.made, err == nil, name)
-		p.options.Views = nil
-		require.NoError(t, p.writeViews(nil), name)
-	}
-}
-
-// readProfile is a profile of the results, read by pprof's own library.
-func readProfile(t *testing.T, path string) *profile.Profile {
-	t.Helper()
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	p, err := profile.Parse(f)
-	require.NoError(t, err)
-	return p
-}
-
-// inuseOf is the sum of inuse_space of a profile.
-func inuseOf(t *testing.T, p *profile.Profile) int64 {
-	t.Helper()
-	for i, s := range p.SampleType {
-		if s.Type == "inuse_space" {
-			sum := int64(0)
-			for _, x := range p.Sample {
-				sum += x.Value[i]
-			}
-			return sum
-		}
-	}
-	require.Fail(t, "no inuse_space")
-	return 0
-}
-
-// TestProfiles: the profiles of a job are those of its processes together, and say what they are of.
-func TestProfiles(t *testing.T) {
-	for _, many := range []bool{false, true} {
-		results, _, o := recorded(t, many, nil)
-		_, err := results.Write()
-		require.NoError(t, err)
-		now, peak := readProfile(t, o.Output+"/inuse.pb.gz"), readProfile(t, o.Output+"/peak.pb.gz")
-		want := map[bool][2]int64{false: {512, 1536}, true: {512 + 4096, 1536 + 4096}}[many]
-		require.Equal(t, want[0], inuseOf(t, now))
-		require.Equal(t, want[1], inuseOf(t, peak))
-		warned := "each process at its own peak: their sum was never in use at one moment"
-		require.Equal(t, many, strings.Contains(strings.Join(peak.Comments, "\n"), warned))
-		require.NotContains(t, now.Comments, warned)
-		if many {
-			require.Equal(t, []string{"gputrace test, 2 processes", "pid 7: python", "pid 8: [pid 8]"}[:2], now.Comments[:2])
-			part := readProfile(t, o.Output+"/pid7/peak.pb.gz")
-			require.EqualValues(t, 1536, inuseOf(t, part))
-			require.NotContains(t, part.Comments, warned)
-			require.NotEmpty(t, table.Comments(results.all[0].done.summary))
-			require.NotSubset(t, now.Comments, table.Comments(results.all[0].done.summary), "they are of one process")
-		} else {
-			require.Contains(t, now.Comments[0], "gputrace test, pid 7: ")
-			require.Greater(t, len(now.Comments), 3, "the summary's figures")
-			require.Subset(t, now.Comments, table.Comments(results.all[0].done.summary))
-		}
-	}
-}
-
 // compared is a reconciler that has compared an empty live set with an empty state.
 func compared(t *testing.T) *reconcile.Reconciler {
 	target := &madeTarget{pid: 7, state: func(context.Context) (*reconcile.State, error) { return &reconcile.State{}, nil }}
@@ -379,18 +165,6 @@ func compared(t *testing.T) *reconcile.Reconciler {
 		runtime.Gosched() // the state is read beside
 	}
 	return r
-}
-
-// TestJobProcesses: the page of a job has each of its processes.
-func TestJobProcesses(t *testing.T) {
-	results, _, _ := recorded(t, true, nil)
-	var names []string
-	for _, p := range results.jobProcesses() {
-		require.NotNil(t, p.View)
-		require.Equal(t, -1, p.Identity.Rank)
-		names = append(names, p.Name+" in "+p.Folder)
-	}
-	require.Equal(t, []string{"pid 7 python in pid7", "pid 8  in pid8"}, names)
 }
 
 // TestFinish: the last comparison is asked for with the last scan.
@@ -406,28 +180,6 @@ func TestFinish(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	t.Fatal("nothing was compared")
-}
-
-// TestSavedInTheEnd: where the folder was moved away while results were made, they are written to another, the recording is where it
-// was moved to, and nothing that was begun is left behind.
-func TestSavedInTheEnd(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	var output string
-	results, n, o := recorded(t, false, func(o *Options) {
-		output = o.Output
-		o.Views = &Views{Write: func(string, WriteFile) error {
-			return errors.Join(os.Rename(output, output+".moved"), os.WriteFile(output, nil, 0o600))
-		}}
-	})
-	folder, err := results.Write()
-	require.ErrorContains(t, err, "the results are in "+folder+" instead")
-	require.FileExists(t, filepath.Join(folder, ProfileNames[0]))
-	require.Contains(t, n.warnings[len(n.warnings)-1], "the recording stays at")
-	require.FileExists(t, filepath.Join(output+".moved", "trace.gputrace"))
-	left, err := os.ReadDir(filepath.Dir(o.Output))
-	require.NoError(t, err)
-	require.Len(t, left, 2, "what is in the way, what was moved, and no folder that was begun")
 }
 
 // TestCompared: the end waits for comparisons for a while, and longer where events were lost.

@@ -12,7 +12,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/recorder/kept"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
@@ -47,7 +46,7 @@ type failures struct {
 	failure uint64               // time of the request that caused them; 0: none
 	count   int
 	later   time.Time // time of the last reading for a failure without a folder
-	folder  string    // folder of the last failure; empty: none
+	kept    Kept      // of the last failure; nil: none
 	writing chan error
 	again   bool // the folder must be written again
 }
@@ -111,7 +110,7 @@ func (f *failures) failed(e *event.Event) {
 	f.askHolders()
 	failed := &OutOfMemory{Process: p, Time: e.Time, Bytes: e.Size}
 	if !f.hasNoFolder() {
-		failed.Kept = f.folder
+		failed.Kept = nameOf(f.kept)
 	}
 	p.observer.Event(failed)
 }
@@ -163,7 +162,7 @@ func isNearlyFull(r *figures.Reading) bool {
 	return false
 }
 
-// keep writes the recording to the disk and gives it a second name, which remains even if gputrace is killed.
+// keep writes the recording to the disk and saves it up to here.
 func (f *failures) keep() {
 	p := f.process
 	if p.heap.writer == nil {
@@ -173,23 +172,29 @@ func (f *failures) keep() {
 		p.observer.Warning(err)
 		return
 	}
-	folder, err := kept.Make(p.file, p.outputOf(), f.count)
+	saved, err := p.options.Keeper.Keep(p, f.count)
 	if err != nil {
 		p.observer.Warning(err)
 		return
 	}
-	f.folder = folder
+	f.kept = saved
 	f.write()
 }
 
-// follow updates the link to the recording in the folder.
-func (f *failures) follow() {
-	f.process.heap.check(kept.Follow(f.folder, f.process.file))
+// nameOf returns the name of a saved recording; empty for nil.
+func nameOf(k Kept) string {
+	if k == nil {
+		return ""
+	}
+	return k.Name()
 }
+
+// follow adds what was recorded since.
+func (f *failures) follow() { f.process.heap.check(f.kept.Follow()) }
 
 // write explains the failed request in the folder, while the recording continues.
 func (f *failures) write() {
-	if f.folder == "" {
+	if f.kept == nil {
 		return
 	}
 	if f.writing != nil {
@@ -197,9 +202,9 @@ func (f *failures) write() {
 		return
 	}
 	f.follow()
-	done, folder := make(chan error, 1), f.folder
+	done, saved := make(chan error, 1), f.kept
 	f.writing, f.again = done, false
-	go func() { done <- kept.Write(folder) }()
+	go func() { done <- saved.Explain() }()
 }
 
 // read starts a reading of the driver and the pools.
@@ -250,7 +255,7 @@ func (f *failures) step() {
 			f.write()
 		}
 	default:
-		if f.failure == 0 && f.process.options.Output != "" && time.Now().After(f.due) {
+		if f.failure == 0 && f.process.options.Keeper != nil && time.Now().After(f.due) {
 			f.read()
 		}
 	}
@@ -296,7 +301,7 @@ func (f *failures) await() {
 
 // conclude waits for the folder, once the recording is complete.
 func (f *failures) conclude() {
-	if f.folder == "" {
+	if f.kept == nil {
 		return
 	}
 	if f.writing != nil {
@@ -304,7 +309,7 @@ func (f *failures) conclude() {
 		f.writing = nil
 	}
 	f.follow()
-	err := kept.Write(f.folder)
+	err := f.kept.Explain()
 	if err != nil {
 		f.process.observer.Warning(err)
 	}

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"iter"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -74,15 +72,15 @@ func TestFailure(t *testing.T) {
 	r, n, o := newMade(t, s, func(o *Options) { o.UntilOOM = true })
 	results, err := r.Run(t.Context())
 	require.NoError(t, err)
-	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: 4096 "+o.Output+".oom1")
+	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: 4096 kept1")
 	require.Empty(t, n.warnings)
 	p := results.Processes()[0]
-	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, o.Output+".oom1"))
-	text, err := os.ReadFile(o.Output + ".oom1/oom.txt")
-	require.NoError(t, err)
-	require.Contains(t, string(text), "train.py:8")
+	saved := o.Keeper.(*madeKeeper).kept
+	require.Len(t, saved, 1)
+	require.Equal(t, saved[0].followed.Load(), saved[0].explained.Load())
+	require.Greater(t, saved[0].explained.Load(), int64(1), "once at once, and with all that was read")
 	var driver, held []figures.Reading
-	for _, r := range readings(t, p.file) {
+	for _, r := range readings(t, fileOf(p)) {
 		if r.Held != nil {
 			held = append(held, r)
 		} else {
@@ -98,11 +96,6 @@ func TestFailure(t *testing.T) {
 	require.NotEmpty(t, held)
 	require.Equal(t, 2*second, held[0].Failed)
 	require.Equal(t, []figures.HeldAt{{Site: "train.py:1", Holder: "main() local x", What: "Tensor", Bytes: 1024, Blocks: 2}}, held[len(held)-1].Held, "what nobody is known to hold is left out")
-	var read struct{ Failures []struct{ Requested uint64 } }
-	data, err := os.ReadFile(o.Output + ".oom1/oom.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(data, &read))
-	require.Contains(t, string(data), "4096")
 }
 
 // TestManyFailures: of the first requests that failed there are folders, of the last the verdict.
@@ -113,7 +106,6 @@ func TestManyFailures(t *testing.T) {
 	}
 	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: events}}}
 	r, n, o := newMade(t, s, nil)
-	require.NoError(t, os.MkdirAll(o.Output+".oom2", 0o755)) // of an earlier recording
 	results, err := r.Run(t.Context())
 	require.NoError(t, err)
 	said := 0
@@ -123,14 +115,9 @@ func TestManyFailures(t *testing.T) {
 		}
 	}
 	require.Equal(t, keptFailures+1, said, "of the sixth there is a reading; the seventh comes too soon after it")
-	require.Empty(t, listing(t, o.Output+".oom2"), "it is somebody else's")
-	folders, err := filepath.Glob(o.Output + ".oom*")
-	require.NoError(t, err)
-	require.Len(t, folders, keptFailures+1)
+	require.Len(t, o.Keeper.(*madeKeeper).kept, keptFailures)
 	p := results.Processes()[0]
-	require.Equal(t, o.Output+".oom6", p.failures.folder, "numbers that are free")
-	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, p.failures.folder))
-	require.FileExists(t, o.Output+".oom1/trace.gputrace")
+	require.Equal(t, "kept5", p.failures.kept.Name())
 	require.Equal(t, keptFailures+2, p.failures.count)
 }
 
@@ -166,7 +153,6 @@ func TestFails(t *testing.T) {
 func begun(t *testing.T, target *madeTarget, change func(*Options)) *Process {
 	t.Helper()
 	r, _, _ := newMade(t, &madeSource{}, change)
-	require.NoError(t, r.reserve())
 	r.scans = t.Context()
 	return r.begin(target)
 }
@@ -235,7 +221,7 @@ func TestReadings(t *testing.T) {
 	f.step()
 	require.Zero(t, f.failure, "all is read")
 
-	quiet := begun(t, target, func(o *Options) { o.Output = "" }).failures
+	quiet := begun(t, target, func(o *Options) { o.Keeper = nil }).failures
 	quiet.step()
 	require.Nil(t, quiet.reading, "nothing is recorded")
 }
@@ -262,7 +248,7 @@ func TestSettle(t *testing.T) {
 	f.settle()
 	require.True(t, ended)
 
-	f.folder, f.writing = t.TempDir(), make(chan error, 1)
+	f.kept, f.writing = &madeKept{failed: errors.New("there is no recording")}, make(chan error, 1)
 	f.write()
 	require.True(t, f.again)
 	f.writing <- errors.New("the disk is full")
@@ -271,11 +257,11 @@ func TestSettle(t *testing.T) {
 	require.Equal(t, []string{"the disk is full"}, n.warnings)
 	require.False(t, f.again)
 	require.NotNil(t, f.writing)
-	require.ErrorContains(t, <-f.writing, "say why memory ran out", "there is no recording")
+	require.ErrorContains(t, <-f.writing, "there is no recording")
 	f.writing = nil
 	f.conclude()
 	require.Len(t, n.warnings, 2)
-	f.folder = ""
+	f.kept = nil
 	f.conclude()
 	require.Len(t, n.warnings, 2, "there is nothing to write")
 }
@@ -334,13 +320,13 @@ func TestAwaitWithoutFailure(t *testing.T) {
 // is where one of too many has none.
 func TestSettleWrites(t *testing.T) {
 	f := begun(t, &madeTarget{pid: 7}, nil).failures
-	f.failure, f.count, f.folder = 5, keptFailures+1, t.TempDir()
+	f.failure, f.count, f.kept = 5, keptFailures+1, &madeKept{failed: errors.New("there is no recording")}
 	f.settle()
 	require.Zero(t, f.failure)
 	require.Nil(t, f.writing)
 	f.failure, f.count = 5, keptFailures
 	f.settle()
 	require.NotNil(t, f.writing)
-	require.ErrorContains(t, <-f.writing, "say why memory ran out")
+	require.ErrorContains(t, <-f.writing, "there is no recording")
 	f.writing = nil
 }

@@ -46,7 +46,7 @@ func TestForever(t *testing.T) {
 	const processes = 1000
 	s, e := comeAndGo(processes), &ender{collected: make(chan struct{}, processes)}
 	r, _, _ := newMade(t, s, func(o *Options) {
-		o.PIDs, o.All, o.Output, o.Forever, o.Observer, o.NoHolders = nil, true, "", true, e, true
+		o.PIDs, o.All, o.Keeper, o.Forever, o.Observer, o.NoHolders = nil, true, nil, true, e, true
 		o.Labels = func(pid int, about *process.About) map[string]string {
 			return map[string]string{"env": about.Environ[0]}
 		}
@@ -90,7 +90,7 @@ func TestMoment(t *testing.T) {
 	e := &noted{}
 	ready := make(chan struct{})
 	e.onReady = func() { close(ready) }
-	r, _, _ := newMade(t, s, func(o *Options) { o.Output, o.Forever, o.Observer = "", true, e })
+	r, _, _ := newMade(t, s, func(o *Options) { o.Keeper, o.Forever, o.Observer = nil, true, e })
 	go func() { _, _ = r.Run(t.Context()) }()
 	<-ready
 	state, err := r.State(t.Context())

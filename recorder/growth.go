@@ -6,7 +6,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/advice"
@@ -17,7 +16,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -380,8 +378,8 @@ func (g *growth) learn(j *view.Joined) {
 	}
 }
 
-// conclude makes the last report, with the knowledge at the end, and returns its text.
-func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
+// conclude makes the last report, with the knowledge at the end.
+func (g *growth) conclude(joined *view.Joined, end *recording.End) {
 	g.keep(&event.Held{Time: g.process.heap.Totals().Time, Rows: leaks.Passing(joined)})
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.earlier()}
 	g.learn(joined)
@@ -394,7 +392,4 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) string {
 	g.watch.Complete(g.process.heap.Blocks)
 	g.taken()
 	g.report = g.watch.Report(o)
-	var text strings.Builder
-	_ = table.Verdict(&text, g.report) // a Builder returns no error
-	return text.String()
 }

@@ -41,7 +41,7 @@ func trainingOf(steps int, keep func(j *eventtest.Job, i int)) *eventtest.Job {
 type growthRun struct {
 	results *Results
 	notes   *noted
-	folder  string
+	file    string // the recording
 	state   *State // when the holders were read, three quarters in
 }
 
@@ -92,8 +92,7 @@ func runJobUntil(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) 
 	var err error
 	out.results, err = r.Run(t.Context())
 	require.NoError(t, err)
-	out.folder, err = out.results.Write()
-	require.NoError(t, err)
+	out.file = fileOf(out.results.Processes()[0])
 	return out
 }
 
@@ -128,7 +127,7 @@ func (g *growthRun) said(prefix string) []string {
 // fromFile is the verdict on the recording.
 func (g *growthRun) fromFile(t *testing.T) *leaks.Report {
 	t.Helper()
-	in, err := export.Open(g.folder, nil)
+	in, err := export.Open(g.file, nil)
 	require.NoError(t, err)
 	defer in.Close()
 	report, err := in.Leaks()
@@ -181,7 +180,7 @@ func TestGrowthHolderRecorded(t *testing.T) {
 		}
 		return got, err
 	}, nil)
-	in, err := export.Open(g.folder, nil)
+	in, err := export.Open(g.file, nil)
 	require.NoError(t, err)
 	defer in.Close()
 	require.Len(t, in.Trace.Held(), 1)
@@ -252,7 +251,7 @@ func TestNoSteps(t *testing.T) {
 	g := runJob(t, j, nil, func(o *Options) { o.NoSteps = true })
 	require.Empty(t, g.said("growing"))
 	require.Nil(t, g.results.Processes()[0].Leaks())
-	in, err := export.Open(g.folder, nil)
+	in, err := export.Open(g.file, nil)
 	require.NoError(t, err)
 	defer in.Close()
 	recorded, _ := in.Trace.Steps()
@@ -263,7 +262,7 @@ func TestNoSteps(t *testing.T) {
 // TestStepOn: steps begin where it was chosen, in the recording too.
 func TestStepOn(t *testing.T) {
 	g := runJob(t, training(func(*eventtest.Job, int) {}), nil, func(o *Options) { o.StepOn = "batch" })
-	in, err := export.Open(g.folder, nil)
+	in, err := export.Open(g.file, nil)
 	require.NoError(t, err)
 	defer in.Close()
 	table, err := in.Steps()
@@ -300,7 +299,7 @@ func TestGrowthNameless(t *testing.T) {
 		}
 	})
 	g := runJob(t, j, nil, nil)
-	in, err := export.Open(g.folder, nil)
+	in, err := export.Open(g.file, nil)
 	require.NoError(t, err)
 	defer in.Close()
 	noted, whole := in.Trace.Steps()

@@ -9,8 +9,8 @@ import (
 	"io"
 	"iter"
 	"os"
-	"regexp"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,9 +18,9 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/reconcile"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // madeTarget is a process that never was.
@@ -322,16 +322,75 @@ func madeScan(until uint64) *Scan {
 	}}
 }
 
-// resultsOfTest are the files that a test writes.
-var resultsOfTest = &output.Results{
-	Files: []string{"trace.gputrace", "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz", "report.html", "x.svg"}, Parts: regexp.MustCompile(`pid`),
+// madeKeeper keeps recordings in a folder of the test's own.
+type madeKeeper struct {
+	dir     string
+	files   map[*Process]string
+	writers map[*Process]*recording.Writer
+	dropped []int
+	kept    []*madeKept
+	failed  error // why requests cannot be explained; nil: they can
+	closed  bool
 }
 
-// newMade is a recorder of a made source, which writes into a folder of the test's own.
+func newMadeKeeper(t *testing.T) *madeKeeper {
+	return &madeKeeper{dir: t.TempDir(), files: map[*Process]string{}, writers: map[*Process]*recording.Writer{}}
+}
+
+func (k *madeKeeper) Reserve() error { return nil }
+
+func (k *madeKeeper) Create(p *Process, info *recording.Info, stack func(event.StackID) *event.Stack) (*recording.Writer, error) {
+	path := fmt.Sprintf("%s/%d.gputrace", k.dir, len(k.files))
+	w, err := recording.Create(path, info, stack, nil)
+	k.files[p], k.writers[p] = path, w
+	return w, err
+}
+
+func (k *madeKeeper) Keep(_ *Process, failure int) (Kept, error) {
+	one := &madeKept{name: fmt.Sprintf("kept%d", failure), failed: k.failed}
+	k.kept = append(k.kept, one)
+	return one, nil
+}
+
+func (k *madeKeeper) Finish(p *Process, end *recording.End) error { return k.writers[p].Close(end) }
+
+func (k *madeKeeper) Drop(p *Process) error {
+	k.dropped = append(k.dropped, p.PID())
+	return nil
+}
+
+func (k *madeKeeper) Close() error {
+	k.closed = true
+	return nil
+}
+
+// fileOf is the recording of a process.
+func fileOf(p *Process) string { return p.options.Keeper.(*madeKeeper).files[p] }
+
+// madeKept counts what is done with a saved recording.
+type madeKept struct {
+	name                string
+	failed              error
+	followed, explained atomic.Int64
+}
+
+func (k *madeKept) Name() string { return k.name }
+
+func (k *madeKept) Follow() error {
+	k.followed.Add(1)
+	return nil
+}
+
+func (k *madeKept) Explain() error {
+	k.explained.Add(1)
+	return k.failed
+}
+
+// newMade is a recorder of a made source, whose recordings are kept by a madeKeeper.
 func newMade(t *testing.T, s *madeSource, change func(*Options)) (*Recorder, *noted, *Options) {
 	t.Helper()
 	n := &noted{}
-	o := &Options{PIDs: []int{7}, Output: t.TempDir() + "/out", Observer: n, Version: "test", MaxStacks: 10, Results: resultsOfTest}
+	o := &Options{PIDs: []int{7}, Keeper: newMadeKeeper(t), Observer: n, Version: "test", MaxStacks: 10}
 	if change != nil {
 		change(o)
 	}

@@ -30,9 +30,6 @@ type Process struct {
 	about    *process.About
 	rank     rank.Rank
 	labels   atomic.Pointer[map[string]string]
-	folder   string // the process's own folder in the folder of results; empty: the folder of results itself
-	file     string // path of the recording; empty: none
-	fileErr  error  // why the recording is incomplete
 
 	heap       *recordedHeap
 	info       *recording.Info
@@ -72,14 +69,8 @@ func (r *Recorder) begin(t Target) *Process {
 	if r.options.Labels != nil {
 		p.SetLabels(r.options.Labels(t.PID(), p.about))
 	}
-	if r.options.Many() {
-		p.folder = p.rank.Folder(t.PID())
-		if r.folders[p.folder]++; r.folders[p.folder] > 1 {
-			p.folder = fmt.Sprintf("%s.%d", p.folder, r.folders[p.folder])
-		}
-	}
 	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
-	p.startFile(r.source.Now, r.reserved)
+	p.startFile(r.source.Now)
 	p.reconciler = reconcile.New(p.ctx, p.heap, t, comparisons{p}, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options)
 	p.growth = newGrowth(p)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package recorder records the GPU memory of one or many processes. It finds or starts the processes, reads their events from a
-// source, maintains the live set of each, compares it with the allocator's own state, scans for holders, records losses, and writes
-// the results. A single process is treated as a job of one. The package has no flags and no terminal: its user implements Observer.
+// source, maintains the live set of each, compares it with the allocator's own state, scans for holders, and records losses. A single
+// process is treated as a job of one. The package has no flags, no terminal and no format: its user implements Observer and Keeper.
 //
 //	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
 //	  tracer (Linux)      │ one goroutine      Reconciler  (allocator's state, read beside)
 //	  a test's own        │                    holderScans (read beside)
 //	                      ├──▶ Observer: events, warnings, once a second the State
 //	                      ├──▶ State, View, Holders: asked for from other goroutines
-//	                      └──▶ Results: summary, profiles, folder
+//	                      ├──▶ Keeper: the recordings, such as in a folder of results
+//	                      └──▶ Results: what is known of each process at the end
 package recorder
 
 import (
@@ -26,8 +27,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/size"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -57,7 +57,7 @@ type Options struct {
 	Wait bool
 	// Forever continues when no process is left, until it is interrupted. A process is let go of after Observer.Ended:
 	// how many processes came and ended does not change its memory. There are no Results, Observer.Live is not called,
-	// and Output must be empty.
+	// and Keeper must be nil.
 	Forever bool
 	// Select chooses among the processes that Name and All select, and is asked again while it refuses one. It is called
 	// in the goroutine of Run. nil: all of them.
@@ -88,18 +88,9 @@ type Options struct {
 	// HoldersOnRequest searches for holders only on request and for growth, not at peaks and at the end.
 	HoldersOnRequest bool
 
-	// Output is the folder of results, and Results what it can contain. Empty: nothing is recorded or written.
-	Output  string
-	Results *output.Results
-	// MaxSize limits a process's recording, bytes. 0: no limit.
-	MaxSize int64
-	// MaxAge limits how far back a recording reaches. 0: to the attach.
-	MaxAge time.Duration
-	// FullStacks writes profiles with every frame.
-	FullStacks bool
-	// Views writes further files for each recording. nil: none.
-	Views *Views
-	// Version is gputrace's version, for recordings and profiles.
+	// Keeper keeps the recordings. nil: nothing is recorded.
+	Keeper Keeper
+	// Version is gputrace's version, for recordings.
 	Version string
 
 	// Alerts are thresholds that are checked for each process. AlertEvery is the shortest interval between two alerts
@@ -114,7 +105,7 @@ type Options struct {
 	Observer Observer
 }
 
-// Many reports whether there may be more than one process. If there cannot, the results are directly in the folder of results.
+// Many reports whether there may be more than one process.
 func (o *Options) Many() bool {
 	return len(o.PIDs) != 1 || o.Name != nil || o.All || o.Children || o.Command != nil
 }
@@ -145,7 +136,6 @@ type Recorder struct {
 	options  *Options
 	source   Source
 	observer Observer
-	reserved *output.Reservation // nil: there is no folder of results
 
 	mu        sync.Mutex
 	passed    bool               // a signal was left to the program
@@ -162,8 +152,7 @@ type Recorder struct {
 	now       map[int]*Process // processes that have not ended, by PID
 	all       []*Process       // in the order in which they were found
 	batches   map[*Process][]event.Event
-	folders   map[string]int // number of uses of each folder name
-	slots     chan struct{}  // limits concurrent scans
+	slots     chan struct{} // limits concurrent scans
 	losses    lossWatch
 	begunAt   time.Time // when the first process was traced
 	until     time.Time // when Options.Duration is over; zero: no limit
@@ -178,7 +167,7 @@ type Recorder struct {
 func New(s Source, o *Options) *Recorder {
 	r := &Recorder{
 		options: o, source: s, observer: o.Observer, look: make(chan struct{}, 1), requests: make(chan func()), running: make(chan struct{}),
-		now: map[int]*Process{}, batches: map[*Process][]event.Event{}, folders: map[string]int{}, slots: make(chan struct{}, maxScans),
+		now: map[int]*Process{}, batches: map[*Process][]event.Event{}, slots: make(chan struct{}, maxScans),
 	}
 	r.ending, r.end = context.WithCancel(context.Background())
 	r.scans, r.stopScans = context.WithCancel(context.Background())
@@ -227,11 +216,13 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
 	r.begun = r.source.Now()
 	r.losses.looked = r.begun
-	if r.options.Forever && r.options.Output != "" {
+	if r.options.Forever && r.options.Keeper != nil {
 		return nil, errors.New("a recorder that runs forever writes no folder of results")
 	}
-	if err := r.reserve(); err != nil {
-		return nil, err
+	if k := r.options.Keeper; k != nil {
+		if err := k.Reserve(); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.attach(); err != nil {
 		return nil, err
@@ -260,18 +251,6 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 		return nil, err
 	}
 	return r.results()
-}
-
-// reserve reserves the folder of results, before attaching to anything.
-func (r *Recorder) reserve() (err error) {
-	if r.options.Output == "" {
-		return nil
-	}
-	if r.reserved, err = output.Reserve(r.options.Output, r.options.Results); err != nil {
-		return err
-	}
-	r.options.Output = r.reserved.Path()
-	return nil
 }
 
 // attachTimeout is how long an interrupted attach may take to return.
@@ -315,8 +294,8 @@ func (r *Recorder) Close() error {
 		p.target.Close()
 	}
 	var err error
-	if r.reserved != nil {
-		err = r.reserved.Close()
+	if k := r.options.Keeper; k != nil {
+		err = k.Close()
 	}
 	if r.abandoned {
 		return err
@@ -564,7 +543,7 @@ func (r *Recorder) warnUnseen() {
 		totals := p.heap.Totals()
 		for i := range totals.Accounts {
 			if a := &totals.Accounts[i]; p.target.Began() && a.Baseline != event.Unknown && a.Baseline != 0 {
-				r.observer.Warning(fmt.Errorf("%s: %s on %s were allocated before its libraries were hooked", p.Who(), table.Bytes(a.Baseline), a.Device))
+				r.observer.Warning(fmt.Errorf("%s: %s on %s were allocated before its libraries were hooked", p.Who(), size.Text(a.Baseline), a.Device))
 			}
 		}
 	}

@@ -3,23 +3,17 @@
 package recorder
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/reconcile"
@@ -29,30 +23,7 @@ import (
 // second is a time in events' clocks.
 const second = uint64(time.Second)
 
-// listing is the files below a folder, sorted.
-func listing(t *testing.T, dir string) []string {
-	t.Helper()
-	var out []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			name, _ := filepath.Rel(dir, path)
-			out = append(out, name)
-		}
-		return err
-	}))
-	return out
-}
-
-// printed is the summary of a process.
-func printed(t *testing.T, p *Process) string {
-	t.Helper()
-	var b bytes.Buffer
-	in, _ := p.Summary()
-	require.NoError(t, table.Summary(&b, in))
-	return b.String()
-}
-
-// TestOne: the results of a process that is alone lie in the folder itself.
+// TestOne: a process that is alone has a recording whose replay is its live set.
 func TestOne(t *testing.T) {
 	target := &madeTarget{pid: 7, about: process.About{Name: "python", Cmdline: []string{"python", "train.py"}}}
 	s := &madeSource{start: []Target{target}, batches: []madeBatch{
@@ -67,24 +38,21 @@ func TestOne(t *testing.T) {
 	require.Equal(t, []int{7}, n.ended)
 	require.Equal(t, 1, n.ready)
 	require.Empty(t, n.warnings)
-	folder, err := results.Write()
-	require.NoError(t, err)
-	require.Equal(t, o.Output, folder)
-	require.Equal(t, []string{"alloc.pb.gz", "inuse.pb.gz", "peak.pb.gz", "trace.gputrace"}, listing(t, folder))
 	p := results.Processes()[0]
-	require.Equal(t, folder+"/trace.gputrace", p.File())
-	require.Contains(t, printed(t, p), "1.0 KiB")
+	require.EqualValues(t, 1024, p.Final().View.Total())
+	require.EqualValues(t, 3, p.Final().Events)
 
-	file, err := recording.Open(p.File())
+	file, err := recording.Open(fileOf(p))
 	require.NoError(t, err)
 	defer file.Close()
 	require.NoError(t, heap.New().Replay(file))
 	require.Nil(t, file.End().Lost, "what was lost is in the hits, which are its own")
 	require.NoError(t, r.Close())
 	require.True(t, s.closed)
+	require.True(t, o.Keeper.(*madeKeeper).closed)
 }
 
-// TestJob: each process has its own events, folder and place, by rank; one that used no memory is left out.
+// TestJob: each process has its own events and place, by rank; one that used no memory is left out.
 func TestJob(t *testing.T) {
 	rank := func(pid int, n string) *madeTarget {
 		return &madeTarget{pid: pid, about: process.About{Name: "python", Environ: []string{"RANK=" + n, "WORLD_SIZE=2"}}}
@@ -96,7 +64,7 @@ func TestJob(t *testing.T) {
 		{events: []event.Event{alloc(8, 3*second, 0x3000, 512, 1024)}, then: func() { late.end, late.ended = Exited, true }},
 		{events: []event.Event{alloc(8, 4*second, 0x4000, 512, 1536)}},
 	}}
-	r, n, _ := newMade(t, s, func(o *Options) { o.PIDs = []int{6, 8}; o.Children = true })
+	r, n, o := newMade(t, s, func(o *Options) { o.PIDs = []int{6, 8}; o.Children = true })
 	results, err := r.Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int{6, 8, 9}, n.attached)
@@ -105,62 +73,10 @@ func TestJob(t *testing.T) {
 	all := results.Processes()
 	require.Len(t, all, 2)
 	require.Equal(t, "rank 0, pid 9", all[0].Who())
-	require.Equal(t, []string{"rank 0, pid 9 python", "rank 1, pid 8 python"}, []string{results.Job().Rows[0].Process, results.Job().Rows[1].Process})
-	require.EqualValues(t, 4, results.Job().Received)
-	folder, err := results.Write()
-	require.NoError(t, err)
-	part := func(name string) []string {
-		return []string{name + "/alloc.pb.gz", name + "/inuse.pb.gz", name + "/peak.pb.gz", name + "/trace.gputrace"}
-	}
-	want := append([]string{"alloc.pb.gz", "inuse.pb.gz", "peak.pb.gz"}, append(part("rank0-pid9"), part("rank1-pid8")...)...)
-	require.Equal(t, want, listing(t, folder))
-	require.NoFileExists(t, folder+".pid6.gputrace", "of what used nothing there is no recording")
-}
-
-// TestReplaced: a process that gets the number of one that ended has a recording of its own.
-func TestReplaced(t *testing.T) {
-	s := &madeSource{start: []Target{&madeTarget{pid: 8}}, batches: []madeBatch{
-		{events: []event.Event{alloc(8, second, 0x1000, 512, 512)}},
-		{arrive: []Target{&madeTarget{pid: 8, began: true}}, events: []event.Event{alloc(8, 2*second, 0x1000, 2048, 2048)}},
-	}}
-	r, _, _ := newMade(t, s, func(o *Options) { o.PIDs = []int{8}; o.Children = true })
-	results, err := r.Run(t.Context())
-	require.NoError(t, err)
-	folder, err := results.Write()
-	require.NoError(t, err)
-	all := results.Processes()
-	require.Equal(t, []string{"pid8", "pid8.2"}, []string{all[0].Folder(), all[1].Folder()})
-	require.Equal(t, folder+"/pid8.2/trace.gputrace", all[1].File())
-}
-
-// TestFormatsFail: a format that was asked for and cannot be made is said of one process as of many; the rest is written.
-func TestFormatsFail(t *testing.T) {
-	broken := errors.New("no such format today")
-	for name, children := range map[string]bool{"one": false, "many": true} {
-		t.Run(name, func(t *testing.T) {
-			s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
-			r, _, o := newMade(t, s, func(o *Options) {
-				o.Children = children
-				o.Views = &Views{Write: func(path string, write WriteFile) error {
-					require.FileExists(t, path)
-					ok := write("report.html", func(w io.Writer) error { _, err := io.WriteString(w, "page"); return err })
-					return errors.Join(ok, write("x.svg", func(io.Writer) error { return broken }))
-				}}
-			})
-			results, err := r.Run(t.Context())
-			require.NoError(t, err)
-			_, err = results.Write()
-			require.NoError(t, err)
-			require.ErrorIs(t, results.ViewError(), broken)
-			p := results.Processes()[0]
-			require.FileExists(t, filepath.Join(o.Output, p.Folder(), "report.html"))
-			page, err := os.ReadFile(filepath.Join(o.Output, "report.html"))
-			require.NoError(t, err)
-			require.Equal(t, "page", string(page), "a job of one process has the page of that")
-			require.FileExists(t, filepath.Join(o.Output, p.Folder(), "trace.gputrace"))
-			require.Equal(t, children, strings.HasPrefix(results.ViewError().Error(), "pid 7: "))
-		})
-	}
+	require.Equal(t, "rank 1, pid 8", all[1].Who())
+	require.Equal(t, []*Process{all[1], all[0]}, results.Found())
+	require.EqualValues(t, 4, results.Received)
+	require.Equal(t, []int{6}, o.Keeper.(*madeKeeper).dropped)
 }
 
 // TestNothing: how a recording without data ended is the error.
@@ -193,8 +109,7 @@ func TestNothing(t *testing.T) {
 			} else {
 				require.ErrorIs(t, results.Err(), tt.want)
 			}
-			_, err = results.Write()
-			require.NoError(t, err, "the results are written all the same")
+			require.NotNil(t, results.Processes()[0].Final())
 		})
 	}
 }
@@ -384,46 +299,4 @@ func TestTotalsOfIdleDevices(t *testing.T) {
 	before, err := p.Before(accounts)
 	require.NoError(t, err)
 	require.EqualValues(t, 512, before[0].Allocated)
-}
-
-// TestFirst: what people read first is made of the finished recording of a single process, once, before any file of the results is written.
-func TestFirst(t *testing.T) {
-	for name, tt := range map[string]struct {
-		more   bool // a second process
-		output bool
-		want   int
-	}{"one": {false, true, 1}, "several": {true, true, 2}, "nothing kept": {false, false, 0}} {
-		t.Run(name, func(t *testing.T) {
-			s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
-			if tt.more {
-				s.start = append(s.start, &madeTarget{pid: 8})
-				s.batches = append(s.batches, madeBatch{events: []event.Event{alloc(8, second, 0x1000, 512, 512)}})
-			}
-			calls := 0
-			r, _, o := newMade(t, s, func(o *Options) {
-				if o.Children = tt.more; !tt.output {
-					o.Output = ""
-				}
-				o.Views = &Views{First: func(p *Process, folder string, views, alone bool) *answer.Answer {
-					calls++
-					require.FileExists(t, p.File())
-					require.False(t, views, "there is no Write")
-					if require.Equal(t, !tt.more, alone); alone {
-						require.Equal(t, o.Output, folder)
-						require.NoFileExists(t, filepath.Join(folder, ProfileNames[0]))
-					}
-					return &answer.Answer{}
-				}}
-			})
-			results, err := r.Run(t.Context())
-			require.NoError(t, err)
-			if tt.output {
-				_, err = results.Write()
-				require.NoError(t, err)
-				results.first(o.Output) // as where the folder could not be finished, and is written elsewhere
-				require.DirExists(t, o.Output)
-			}
-			require.Equal(t, tt.want, calls)
-		})
-	}
 }

@@ -14,6 +14,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // leaksTime is the default time for which a process is watched.
@@ -93,7 +94,7 @@ func leaksRecording(c *cli.Context, pid int) *recordOptions {
 
 // watchLeaks watches a process for a while and prints the verdict.
 func watchLeaks(o *recordOptions, asJSON bool) error {
-	return watched(o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+	return watched(o, o.console(), func(_ *recorder.Recorder, results *folder.Results, err error) error {
 		if err == nil {
 			err = results.Err()
 		}

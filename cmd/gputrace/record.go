@@ -19,7 +19,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -179,20 +179,18 @@ func (o *recordOptions) chooseOutput() error {
 		}
 		o.output = fmt.Sprintf("gputrace.%s.%s", what, time.Now().Format("20060102-150405"))
 	}
-	if err := output.CheckFolder(o.output, o.results()); err != nil {
+	if err := o.results().Check(); err != nil {
 		return coded(exitUsage, err)
 	}
 	_, err := output.File(o.readyFile, true)
 	return err
 }
 
-// partFolder matches the name of a folder with the results of one process of a job.
-var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
-
-// results returns the files that a folder of results can contain.
-func (o *recordOptions) results() *output.Results {
-	files := append(append([]string{export.TraceName}, recorder.ProfileNames...), export.Files()...)
-	return &output.Results{Files: files, Parts: partFolder, Force: o.force, Next: o.unnamed}
+// results returns what is written to the folder of results.
+func (o *recordOptions) results() *folder.Options {
+	return &folder.Options{
+		Path: o.output, Force: o.force, Next: o.unnamed, MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks, Version: version,
+	}
 }
 
 // pidsOf returns the processes of -p, or the number alone. It is no error if there are none.
@@ -259,5 +257,5 @@ func recordFormats(list string) ([]export.Format, error) {
 		return nil, nil
 	}
 	formats, err := export.Find(list)
-	return slices.DeleteFunc(formats, func(f export.Format) bool { return slices.Contains(recorder.ProfileNames, f.File) }), err
+	return slices.DeleteFunc(formats, func(f export.Format) bool { return slices.Contains(folder.ProfileNames, f.File) }), err
 }

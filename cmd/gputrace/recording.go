@@ -25,6 +25,7 @@ import (
 	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 	"github.com/gputrace/gputrace/recorder/local"
 )
 
@@ -46,7 +47,7 @@ func startHere(args []string) error {
 // record makes one recording, from the attach to the files.
 func record(o recordOptions) error {
 	c := o.console()
-	return watched(&o, c, func(r *recorder.Recorder, results *recorder.Results, err error) error {
+	return watched(&o, c, func(r *recorder.Recorder, results *folder.Results, err error) error {
 		if err == nil {
 			err = finish(results, c, &o)
 		}
@@ -56,7 +57,7 @@ func record(o recordOptions) error {
 }
 
 // recordTo records a process, and returns the folder of results.
-func recordTo(c *cli.Context, pid int) (folder string, err error) {
+func recordTo(c *cli.Context, pid int) (dir string, err error) {
 	o := parseRecording(c)
 	o.children = c.Bool("children")
 	if o.pid = pid; !c.IsSet("format") {
@@ -66,20 +67,20 @@ func recordTo(c *cli.Context, pid int) (folder string, err error) {
 	if err := o.chooseOutput(); err != nil {
 		return "", err
 	}
-	err = watched(&o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+	err = watched(&o, o.console(), func(_ *recorder.Recorder, results *folder.Results, err error) error {
 		if err == nil {
 			err = results.Err()
 		}
 		if err == nil {
-			folder, err = results.Write()
+			dir, err = results.Write()
 		}
 		return advice.Recording(err)
 	})
-	return folder, err
+	return dir, err
 }
 
 // watched makes one recording, and calls then with the results, or the reason why there are none, while the recorder is open.
-func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder, *recorder.Results, error) error) error {
+func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder, *folder.Results, error) error) error {
 	// If the reader of our output goes away, the profiles must still be written.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 4)
@@ -89,7 +90,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	c.Begin(o.pid)
 	defer c.Stop()
 	defer c.Close()
-	options := o.recorderOptions(c)
+	options, files := o.recorderOptions(c)
 	stopAlerts, err := o.limits.Start(options)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	if failed := stopAlerts(); failed != nil {
 		c.Warning(failed)
 	}
-	return then(r, results, err)
+	return then(r, files.Results(results), err)
 }
 
 // steer passes signals to a recording until ctx is done. end ends the recording before the kernel kills gputrace for its CPU time.
@@ -140,14 +141,13 @@ func (o *recordOptions) console() *console.Console {
 	})
 }
 
-// recorderOptions returns the recorder's options for the command line.
-func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
+// recorderOptions returns the recorder's options for the command line, and the folder of results, which they name unless it has no path.
+func (o *recordOptions) recorderOptions(c *console.Console) (*recorder.Options, *folder.Folder) {
 	out := &recorder.Options{
 		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName, limits.Original()}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
 		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
-		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,
-		Views: o.views(c), Version: version, Observer: c,
+		Version: version, Observer: c,
 	}
 	if o.pid != 0 {
 		out.PIDs = append([]int{o.pid}, o.others...)
@@ -155,27 +155,33 @@ func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	if o.name != "" {
 		out.Name = regexp.MustCompile(o.name) // checked when the command line was parsed
 	}
-	return out
+	results := o.results()
+	results.Many, results.Views, results.Warn = out.Many(), o.views(c), c.Warning
+	files := folder.New(results)
+	if o.output != "" {
+		out.Keeper = files
+	}
+	return out, files
 }
 
 // views returns the formats of -f.
-func (o *recordOptions) views(c *console.Console) *recorder.Views {
-	out := &recorder.Views{Names: o.formats, Asked: o.asked}
+func (o *recordOptions) views(c *console.Console) *folder.Views {
+	out := &folder.Views{Names: o.formats, Asked: o.asked}
 	formats, err := recordFormats(o.formats)
-	out.First = func(p *recorder.Process, folder string, views, alone bool) *answer.Answer {
+	out.First = func(p *folder.Process, dir string, views, alone bool) *answer.Answer {
 		if o.silent && alone {
 			return nil
 		}
 		page := ""
 		if views && slices.ContainsFunc(formats, func(f export.Format) bool { return f.File == export.PageName }) {
-			page = filepath.Join(folder, export.PageName)
+			page = filepath.Join(dir, export.PageName)
 		}
-		return c.First(o.out(), p, views, alone, &export.AnswerOptions{Verbose: o.verbose, Path: folder, Page: &page})
+		return c.First(o.out(), p, views, alone, &export.AnswerOptions{Verbose: o.verbose, Path: dir, Page: &page})
 	}
 	if err != nil || len(formats) == 0 {
 		return out
 	}
-	out.Write = func(path string, write recorder.WriteFile) error {
+	out.Write = func(path string, write folder.WriteFile) error {
 		in, err := c.Open(path, c.Warning)
 		if err != nil {
 			return err
@@ -195,7 +201,7 @@ func (o *recordOptions) views(c *console.Console) *recorder.Views {
 }
 
 // finish writes the folder and prints the summary.
-func finish(results *recorder.Results, c *console.Console, o *recordOptions) error {
+func finish(results *folder.Results, c *console.Console, o *recordOptions) error {
 	return c.Finish(o.out(), results, &console.Finish{Verbose: o.verbose, Asked: o.asked})
 }
 

@@ -175,8 +175,8 @@ func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 // live watches processes.
 func (o *topOptions) live(ctx context.Context) error {
 	c := o.record.console()
-	options := o.record.recorderOptions(c)
-	options.HoldersOnRequest = options.Output == "" // otherwise they are needed for the written results
+	options, files := o.record.recorderOptions(c)
+	options.HoldersOnRequest = options.Keeper == nil // otherwise they are needed for the written results
 	quiet := &top.Quiet{Observer: c, Hold: o.serve == "" && !o.once && !o.json}
 	options.Observer = quiet
 	source, err := local.Open(options)
@@ -186,10 +186,10 @@ func (o *topOptions) live(ctx context.Context) error {
 	r := recorder.New(source, options)
 	defer r.Close()
 	go local.KeepSmall(ctx)
-	results, err := top.Watch(ctx, r, options.Output != "", o.showLive)
+	results, err := top.Watch(ctx, r, options.Keeper != nil, o.showLive)
 	quiet.Release()
-	if err == nil && options.Output != "" {
-		err = finish(results, c, &o.record)
+	if err == nil && options.Keeper != nil {
+		err = finish(files.Results(results), c, &o.record)
 	}
 	return advice.Recording(err)
 }

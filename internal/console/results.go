@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
-	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // Finish says how the end of a recording is printed.
@@ -50,7 +50,7 @@ func (c *Console) Close() {
 // First returns what is concluded of the recording of a process, before its files are written, and prints it if the
 // process is the only one. views: further files are made of it, which share its replays. Where it cannot be read
 // the answer is nil, and Finish prints what is known.
-func (c *Console) First(w *os.File, p *recorder.Process, views, alone bool, o *export.AnswerOptions) *answer.Answer {
+func (c *Console) First(w *os.File, p *folder.Process, views, alone bool, o *export.AnswerOptions) *answer.Answer {
 	warn := c.Warning
 	if !views { // the recording itself is not what was asked for
 		warn = func(error) {}
@@ -78,16 +78,16 @@ func (c *Console) First(w *os.File, p *recorder.Process, views, alone bool, o *e
 
 // Finish writes the folder of a recording and prints the summary to w. The error is of what could not be written, else why there is
 // nothing to see.
-func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
-	folder, err := r.Write()
+func (c *Console) Finish(w *os.File, r *folder.Results, o *Finish) error {
+	dir, err := r.Write()
 	c.Close()
-	if err := c.results(w, r, folder, err != nil, o); err != nil {
+	if err := c.results(w, r, dir, err != nil, o); err != nil {
 		c.Warning(err)
 	}
 	if err != nil {
 		return err
 	}
-	c.written(w, r, folder)
+	c.written(w, r, dir)
 	for _, p := range r.Processes() {
 		if p.FileErr() != nil { // which was shown when it happened
 			return exit.With(exit.Error, errors.New(""))
@@ -110,13 +110,13 @@ func ended(views, nothing error, asked bool, warn func(error)) error {
 }
 
 // results prints what there is to know when a recording ends: of several processes a line each.
-func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwritten bool, o *Finish) error {
+func (c *Console) results(w *os.File, r *folder.Results, dir string, unwritten bool, o *Finish) error {
 	all := r.Processes()
 	if len(all) > 1 {
-		return c.job(w, r, folder)
+		return c.job(w, r, dir)
 	}
 	if !c.printed {
-		if err := printProcess(w, all[0], folder, unwritten, o); err != nil {
+		if err := printProcess(w, all[0], dir, unwritten, o); err != nil {
 			return err
 		}
 	}
@@ -127,9 +127,9 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 }
 
 // job prints what is concluded of a job, and its processes a line each.
-func (c *Console) job(w *os.File, r *recorder.Results, folder string) error {
+func (c *Console) job(w *os.File, r *folder.Results, dir string) error {
 	in := &screen.JobInput{Job: r.Answer(), Processes: len(r.Processes()), Counted: r.Job(), Screen: Screen(w)}
-	if page := filepath.Join(folder, export.JobPageName); folder != "" && exists(page) {
+	if page := filepath.Join(dir, export.JobPageName); dir != "" && exists(page) {
 		in.Page = page
 	}
 	return screen.PrintJob(w, in)
@@ -141,7 +141,7 @@ func exists(path string) bool {
 }
 
 // printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
-func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *Finish) error {
+func printProcess(w *os.File, p *folder.Process, dir string, unwritten bool, o *Finish) error {
 	if p.File() == "" || p.FileErr() != nil || unwritten {
 		in, held := p.Summary()
 		in.Width = Screen(w).Width
@@ -155,22 +155,22 @@ func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool
 		return err
 	}
 	defer in.Close()
-	return in.PrintAnswer(w, &export.AnswerOptions{Screen: Screen(w), Verbose: o.Verbose, Path: filepath.Join(folder, p.Folder())})
+	return in.PrintAnswer(w, &export.AnswerOptions{Screen: Screen(w), Verbose: o.Verbose, Path: filepath.Join(dir, p.Folder())})
 }
 
 // written says where everything is, and of a job what opens it.
-func (c *Console) written(w *os.File, r *recorder.Results, folder string) {
-	written, _ := filepath.Glob(filepath.Join(folder, "*.*"))
+func (c *Console) written(w *os.File, r *folder.Results, dir string) {
+	written, _ := filepath.Glob(filepath.Join(dir, "*.*"))
 	for i := range written {
 		written[i] = filepath.Base(written[i])
 	}
-	Screen(w).Files(w, "  wrote    ", append([]string{folder + "/:"}, written...))
+	Screen(w).Files(w, "  wrote    ", append([]string{dir + "/:"}, written...))
 	all := r.Processes()
-	if p := all[0].File(); !c.Many && p != "" && filepath.Dir(p) != filepath.Clean(folder) {
+	if p := all[0].File(); !c.Many && p != "" && filepath.Dir(p) != filepath.Clean(dir) {
 		fmt.Fprintf(w, "  the recording is at %s\n", p)
 	}
 	const shown = 16 // folders of processes
 	for i := 0; c.Many && i < min(shown, len(all)); i++ {
-		fmt.Fprintf(w, "           gputrace report %s\n", filepath.Join(folder, all[i].Folder()))
+		fmt.Fprintf(w, "           gputrace report %s\n", filepath.Join(dir, all[i].Folder()))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/internal/notify"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // alertOptions are thresholds, and where alerts go beside standard error.
@@ -133,7 +134,7 @@ func (r *Recording) Start(o *recorder.Options) (stop func() error, err error) {
 }
 
 // After checks what was recorded, when that is asked for, and prints the outcome. err is that of the recording.
-func (r *Recording) After(from *recorder.Recorder, results *recorder.Results, out io.Writer, err error) error {
+func (r *Recording) After(from *recorder.Recorder, results *folder.Results, out io.Writer, err error) error {
 	if r == nil || r.check == nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/folder"
 )
 
 // Shared is what all commands have in common.
@@ -181,7 +182,7 @@ func (o *checkOptions) finish(w io.Writer, done *gate.Check) error {
 
 // afterRecording checks what was recorded, and the exit code of a program that was started. An error of the recording stays; that a
 // program used no GPU memory is for the rules to say.
-func (o *checkOptions) afterRecording(r *recorder.Recorder, results *recorder.Results, out io.Writer, err error) error {
+func (o *checkOptions) afterRecording(r *recorder.Recorder, results *folder.Results, out io.Writer, err error) error {
 	code, started := r.Wait()
 	if err != nil && !(started && errors.Is(err, recorder.ErrEndedEarly)) {
 		return err
@@ -208,8 +209,8 @@ func (o *checkOptions) afterRecording(r *recorder.Recorder, results *recorder.Re
 }
 
 // withFiles are the processes of which there is a recording.
-func withFiles(results *recorder.Results) []*recorder.Process {
-	var out []*recorder.Process
+func withFiles(results *folder.Results) []*folder.Process {
+	var out []*folder.Process
 	if results == nil {
 		return nil
 	}

@@ -4,7 +4,6 @@
 package rank
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -62,12 +61,4 @@ func (r Rank) Recorded() *recording.Rank {
 		return nil
 	}
 	return &recording.Rank{Rank: r.Global - 1, Local: r.Local - 1, World: r.World}
-}
-
-// Folder returns the name of the folder of a process.
-func (r Rank) Folder(pid int) string {
-	if !r.Known() {
-		return fmt.Sprintf("pid%d", pid)
-	}
-	return fmt.Sprintf("rank%d-pid%d", r.Global-1, pid)
 }

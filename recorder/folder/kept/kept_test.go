@@ -63,3 +63,18 @@ func TestMake(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, os.SameFile(a, b))
 }
+
+// TestOtherDisk: a recording is moved to results on another disk, too, and no half of it is left there.
+func TestOtherDisk(t *testing.T) {
+	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	require.NoError(t, os.WriteFile(from, []byte("events"), 0o600))
+	require.NoError(t, Copy(from, to))
+	b, err := os.ReadFile(to)
+	require.NoError(t, err)
+	require.Equal(t, "events", string(b))
+	require.ErrorIs(t, Copy(from, to), os.ErrExist)
+	require.ErrorIs(t, Copy(from+"x", to+"x"), os.ErrNotExist)
+	require.NoFileExists(t, to+"x")
+	require.Error(t, Copy(t.TempDir(), to+"y"), "a folder cannot be read")
+	require.NoFileExists(t, to+"y")
+}
