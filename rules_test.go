@@ -150,7 +150,7 @@ var mayImport = map[string][]string{
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder/folder": {
 		"analysis/answer", "analysis/ranks", "event", "export", "export/pprof", "export/table", "internal/output", "recorder",
-		"recorder/folder/kept", "recording",
+		"recorder/folder/kept", "recorder/notice", "recording",
 	},
 	"recorder/folder/kept":   {"export", "internal/output"},
 	"recorder/notice":        {"export/table", "internal/size", "recorder", "recorder/reconcile"},

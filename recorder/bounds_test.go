@@ -18,7 +18,6 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recorder/reconcile"
-	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // TestEndIsSaid: the end tells how long was recorded, and that holders are still read where they are.
@@ -190,28 +189,6 @@ func TestBalanceAtEnd(t *testing.T) {
 		torch, driver := why(c.change)
 		require.Equal(t, []string{c.torch, c.driver}, []string{torch, driver}, c.what)
 	}
-}
-
-// TestFoundLines: what was found is described with what is known of it.
-func TestFoundLines(t *testing.T) {
-	f := &Found{PythonErr: errors.New("no interpreter")}
-	require.Equal(t, "Python: native frames only (no interpreter)", f.PythonLine())
-	require.Equal(t, "PyTorch unknown", f.TorchLine())
-	f.Hooks = []Hook{{Library: hook.Torch}}
-	require.Equal(t, "PyTorch unknown", f.TorchLine(), "only its version")
-	f.Hooks, f.NoPython = []Hook{{Library: hook.Driver}}, true
-	require.Equal(t, "no PyTorch", f.TorchLine())
-	require.Equal(t, "no Python", f.PythonLine())
-	require.Equal(t, "driver unknown", f.DriverLine(""))
-	require.Equal(t, "driver 570", f.DriverLine("570"))
-	f = &Found{Python: "3.11", PyTorch: "2.8", Driver: "libcuda.so.570"}
-	require.Equal(t, "Python 3.11", f.PythonLine())
-	f.Beside = "2 sub-interpreters"
-	require.Equal(t, "Python 3.11 (lines of 2 sub-interpreters in the same process are not known)", f.PythonLine())
-	require.Equal(t, "PyTorch 2.8", f.TorchLine())
-	require.Equal(t, "driver libcuda.so.570", f.DriverLine("570"))
-	f.CUDA = "12.8"
-	require.Equal(t, "PyTorch 2.8 (CUDA 12.8)", f.TorchLine())
 }
 
 // TestProcesses: one process is called so.

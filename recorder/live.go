@@ -88,7 +88,7 @@ func (s *State) Totals() heap.Totals {
 func (s *State) Torch() bool {
 	return slices.ContainsFunc(s.Processes, func(p ProcessState) bool {
 		f := p.Process.Found()
-		return f.PyTorch != "" || f.torch()
+		return f.PyTorch != "" || f.HooksTorch()
 	})
 }
 

@@ -3,10 +3,8 @@
 package recorder
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
@@ -155,38 +153,3 @@ func (p *Process) Answer() *answer.Answer {
 
 // Totals returns the totals of the live set. It must be called from the goroutine of Run, or after Run.
 func (p *Process) Totals() heap.Totals { return p.heap.Totals() }
-
-// PythonLine describes the interpreter for people.
-func (f *Found) PythonLine() string {
-	switch {
-	case f.Python != "" && f.Beside != "":
-		return fmt.Sprintf("Python %s (lines of %s in the same process are not known)", f.Python, f.Beside)
-	case f.Python != "":
-		return "Python " + f.Python
-	}
-	if f.NoPython {
-		return "no Python"
-	}
-	return fmt.Sprintf("Python: native frames only (%v)", f.PythonErr)
-}
-
-// TorchLine describes PyTorch for people.
-func (f *Found) TorchLine() string {
-	switch {
-	case f.PyTorch == "" && len(f.Frameworks) > 0:
-		return strings.Join(f.Frameworks, " · ")
-	case f.PyTorch == "" && len(f.Hooks) > 0 && !f.torch():
-		return "no PyTorch"
-	case f.PyTorch == "":
-		return "PyTorch unknown"
-	case f.CUDA == "":
-		return "PyTorch " + f.PyTorch
-	default:
-		return fmt.Sprintf("PyTorch %s (CUDA %s)", f.PyTorch, f.CUDA)
-	}
-}
-
-// DriverLine returns the driver's version from the name of its library, or otherwise the one that the driver reports.
-func (f *Found) DriverLine(driver string) string {
-	return "driver " + cmp.Or(f.Driver, driver, "unknown")
-}

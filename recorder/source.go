@@ -165,7 +165,7 @@ const (
 	Execed      // the process became another program
 )
 
-// Found describes, for people, what an attach found.
+// Found is what an attach found.
 type Found struct {
 	Python     string // "3.11.7"; empty: see PythonErr
 	PythonErr  error
@@ -196,8 +196,8 @@ type Hook struct {
 	Functions int
 }
 
-// torch reports whether functions of PyTorch are traced.
-func (f *Found) torch() bool {
+// HooksTorch reports whether functions of PyTorch are traced.
+func (f *Found) HooksTorch() bool {
 	return slices.ContainsFunc(f.Hooks, func(h Hook) bool { return h.Library == hook.Torch || h.Library == hook.MPS })
 }
 

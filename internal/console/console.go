@@ -142,7 +142,7 @@ func (c *Console) Attached(p *recorder.Process) {
 		return
 	}
 	f := p.Found()
-	c.say("  %s %s · %s · %s · %d functions hooked", p.Who(), p.Command(), f.PythonLine(), f.TorchLine(), f.Functions())
+	c.say("  %s %s · %s · %s · %d functions hooked", p.Who(), p.Command(), notice.Python(f), notice.Torch(f), f.Functions())
 	if f.Paused != "" {
 		c.say("  %s is %s", p.Who(), f.Paused)
 	}
@@ -160,7 +160,7 @@ func (c *Console) banner(p *recorder.Process) {
 	}
 	c.say("gputrace %s · pid %d %s%s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), paused, process.KernelRelease(), how, f.Memory)
 	driver, devices := p.Driver()
-	c.say("  %s", strings.Join(append([]string{f.PythonLine(), f.TorchLine(), f.DriverLine(driver)}, devices...), " · "))
+	c.say("  %s", strings.Join(append([]string{notice.Python(f), notice.Torch(f), notice.Driver(f, driver)}, devices...), " · "))
 	title := "hooked"
 	for _, l := range hook.Libraries {
 		for _, line := range libraryLines(f, l) {

@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/notice"
 )
 
 // Results is the outcome of a recording, to be written to the folder.
@@ -279,7 +280,7 @@ func (p *Process) comments() []string {
 	driver, _ := p.Driver()
 	return []string{
 		fmt.Sprintf("gputrace %s, %s: %s", p.folder.options.Version, p.Who(), p.Command()),
-		fmt.Sprintf("%s, %s, %s", found.PythonLine(), found.TorchLine(), found.DriverLine(driver)),
+		fmt.Sprintf("%s, %s, %s", notice.Python(found), notice.Torch(found), notice.Driver(found, driver)),
 		fmt.Sprintf("attached at %s for %.1f s", f.Began.Format(time.RFC3339), f.Ended.Sub(f.Began).Seconds()),
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package notice writes the events of a recording for people.
+// Package notice writes the events of a recording for people, and what an attach found.
 package notice
 
 import (
