@@ -100,6 +100,9 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 release: ## all packages of the commit, in dist/: archives, deb, rpm, wheels, an image; VERSION=1.2.3, else the commit's tag
 	@cd release && go run . -source .. -out ../dist $(if $(VERSION),-version $(VERSION))
 
+site: ## dist/site: the documentation as pages that need no network (PyPI)
+	@deploy/site/build
+
 wheel: ## dist/gputrace-*.whl of the commit for this machine: pip install dist/gputrace-*.whl
 	@cd release && go run . -source .. -out ../dist -only wheel
 
@@ -110,4 +113,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels kernels-arm soak soak-jobs test-callbacks pictures bench generate coverage lint drift release wheel try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels kernels-arm soak soak-jobs test-callbacks pictures bench generate coverage lint drift release site wheel try-release clean

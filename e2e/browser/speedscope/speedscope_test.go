@@ -15,13 +15,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/e2e/browser/internal/chromium"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
@@ -51,44 +51,14 @@ func small(t *testing.T) *view.View {
 	return trace.End()
 }
 
-// missing skips a test for the lack of a tool; in CI that is a failure.
-func missing(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // release is the folder of speedscope's page.
 func release(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a browser is looked at once, not under the race detector again")
-	}
 	out, err := exec.Command("../../../testdata/setup.sh", "--print", "speedscope").Output()
 	if err != nil {
-		missing(t, "speedscope is not there: %v", err)
+		chromium.Missing(t, "speedscope is not there: %v", err)
 	}
 	return strings.TrimSpace(string(out))
-}
-
-// browser starts a Chromium that reaches nothing but files. It is closed when the test ends.
-func browser(t *testing.T) context.Context {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		missing(t, "no chromium: %v", err)
-	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1600, 1200), chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND"))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // shown is what speedscope's table of functions says: the bytes of which a function is the leaf.
@@ -172,7 +142,7 @@ func keep(t *testing.T, ctx context.Context, name string) {
 // TestBrowser: speedscope opens our file, our profile and our folded stacks without a network, and shows what the allocator
 // says.
 func TestBrowser(t *testing.T) {
-	page, ctx := release(t), browser(t)
+	page, ctx := release(t), chromium.Start(t)
 	v := small(t)
 	var own, profile, lines bytes.Buffer
 	require.NoError(t, speedscope.Write(&own, speedscope.Input{Name: "train.py", Profiles: []speedscope.Profile{{Name: "in use", View: v}}}))
