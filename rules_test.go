@@ -193,7 +193,8 @@ var mayImport = map[string][]string{
 	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":         {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
-	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
+	"e2e/browser/internal/chromium": {},
+	"export/processes":              {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
 	"export/parquet": {"analysis/", "event", "export/internal/columns", "export/internal/rows", "heap"},
