@@ -25,6 +25,7 @@ import (
 
 	"github.com/gputrace/gputrace/agent/kube"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/dataset"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -89,7 +90,11 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 			a.labeler.node, _ = os.Hostname() // empty: the label is left out
 		}
 	}
-	a.store = newStore(c, version, a.labeler.node, log)
+	if a.store = newStore(c, version, a.labeler.node, log); a.store != nil {
+		if _, err := dataset.Open(c.Dataset.Dir); err != nil {
+			return nil, fmt.Errorf("dataset.dir: %w: give a folder in which the agent may write", err)
+		}
+	}
 	return a, nil
 }
 

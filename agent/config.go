@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"time"
 
@@ -156,12 +157,17 @@ func (c *Config) check() error {
 		{"dataset.interval in seconds", int(time.Duration(c.Dataset.Interval).Seconds()), 1, 86400},
 		{"dataset.flush in seconds", int(time.Duration(c.Dataset.Flush).Seconds()), 1, 86400},
 		{"dataset.max_rows", c.Dataset.MaxRows, 1000, 1_000_000},
-		{"dataset.max_size in MiB", int(c.Dataset.MaxSize >> 20), 1, 1 << 30},
 		{"dataset.max_age in seconds", int(time.Duration(c.Dataset.MaxAge).Seconds()), 60, 1 << 30},
 	} {
 		if n.value < n.least || n.value > n.most {
 			return fmt.Errorf("%s: %d is not between %d and %d", n.name, n.value, n.least, n.most)
 		}
+	}
+	if c.Dataset.MaxSize < 1<<20 {
+		return fmt.Errorf("dataset.max_size: %d bytes are too few: at least 1MiB, with its unit, as in 10GiB", c.Dataset.MaxSize)
+	}
+	if dir := c.Dataset.Dir; dir != "" && !filepath.IsAbs(dir) {
+		return fmt.Errorf("dataset.dir: %s depends on where the agent is started: give the whole path", dir)
 	}
 	if c.RingSize < 4096 || c.RingSize&(c.RingSize-1) != 0 || c.RingSize > 1<<30 {
 		return errors.New("ring_size: not a power of two of at least 4KiB")

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,8 @@ func TestConfig(t *testing.T) {
 		"listen: ':1'\nallow_insecure: true": "", "listen: ':1'\nweb_config_file: w.yml": "",
 		"nonsense: 1": "nonsense", "top_lines: 101": "top_lines", "max_targets: 0": "max_targets", "memory_limit: 1MiB": "memory_limit",
 		"memory_limit: much": "line 1", "ring_size: 5000": "ring_size", "processes: '['": "processes", "interval: 1ms": "interval",
+		"dataset: {max_size: 10}": "10 bytes are too few", "dataset: {max_size: 1MiB}": "", "dataset: {dir: results}": "the whole path",
+		"dataset: {dir: /results}":             "",
 		"relabel_configs: [{action: nothing}]": "nothing", "labels: {'a-b': c}": "labels",
 	} {
 		_, err := ParseConfig([]byte(text))
@@ -35,6 +38,17 @@ func TestConfig(t *testing.T) {
 	c, err := ReadConfig("")
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:9409", c.Listen)
+}
+
+// TestDatasetFolder: a dataset that cannot be written is known before anything is traced.
+func TestDatasetFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	c, err := ParseConfig([]byte("dataset: {dir: " + file + "/dataset}"))
+	require.NoError(t, err)
+	_, err = New(c, "test", nil, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "dataset.dir: ")
+	require.ErrorContains(t, err, "give a folder")
 }
 
 // TestLabels: labels that a program or a rule chose cannot pass for others, and are short.

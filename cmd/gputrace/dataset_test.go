@@ -67,7 +67,7 @@ func TestDataset(t *testing.T) {
 		{[]string{result, "-f", "dataset", "--by", "line"}, exitUsage, "without a moment"},
 		{[]string{result, "-f", "dataset", "-o", "-"}, exitUsage, "-f dataset is a folder"},
 		{[]string{result, "-f", "json", "--job", "x"}, exitUsage, "--job"},
-		{[]string{result, "-f", "dataset,json"}, exitUsage, "dataset"},
+		{[]string{result, "-f", "dataset,json"}, exitUsage, "give it alone"},
 		{[]string{"-f", "dataset"}, exitUsage, "which recordings?"},
 		{[]string{result, "-f", "dataset", "-o", out}, 5, "left out: " + result + ": it does not say when it was made"},
 	} {

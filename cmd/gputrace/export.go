@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -63,8 +64,8 @@ func exportCommand() *cli.Command {
 
 // checkExportFormats checks the value of -f.
 func checkExportFormats(list string) error {
-	if list == gatecli.DatasetName {
-		return nil
+	if slices.Contains(strings.Split(list, ","), gatecli.DatasetName) {
+		return gatecli.CheckDataset(list)
 	}
 	return checkFormats(list)
 }

@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -25,6 +27,14 @@ const DatasetName = "dataset"
 // DatasetFlags are the flags of gputrace export -f dataset alone.
 func DatasetFlags() []cli.Flag {
 	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job where no label has it (default: the folder's name)")}
+}
+
+// CheckDataset refuses other formats beside the dataset.
+func CheckDataset(list string) error {
+	if list != DatasetName {
+		return errors.New(DatasetName + " is a folder of tables, not a file: give it alone")
+	}
+	return nil
 }
 
 // Dataset is gputrace export -f dataset. done is false if another format is asked for; selected reports that a moment, a range or rows were
@@ -61,6 +71,9 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 				leftOut = cmp.Or(leftOut, err)
 			},
 		})
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) {
+			return true, exit.Say(fmt.Sprintf("%v\n  give another folder with -o; what was written before is complete", err), err)
+		}
 		if err != nil {
 			return true, err
 		}
