@@ -58,12 +58,13 @@ var mayImport = map[string][]string{
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "cpython/cells", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
+		"cpython", "cpython/cells", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
 	"inspect/holders/internal/objgraph":    {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
 	"inspect/holders/internal/stop":        {"process"},
+	"inspect/holders/internal/text":        {},
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook":             {"event", "event/allocator"},

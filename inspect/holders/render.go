@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/text"
 )
 
 const (
-	maxShownText  = 60 // runes of a key
-	maxShownNodes = 3  // of a chain of graph nodes: of a longer one, the first and the last
-	maxKeyDepth   = 2  // paths of keys within paths
+	maxShownNodes = 3 // of a chain of graph nodes: of a longer one, the first and the last
+	maxKeyDepth   = 2 // paths of keys within paths
 )
 
 // moduleParts are the attributes of an nn.Module in which it keeps what Python shows as attributes of its own.
@@ -53,7 +53,7 @@ func (r *renderer) step(s *Step) {
 	switch s.Kind {
 	case StepModule:
 		if s.Name != "__main__" {
-			r.out.WriteString(plain(s.Name))
+			r.out.WriteString(text.Plain(s.Name))
 		}
 	case StepFrame, StepSuspended, StepFrameObject:
 		r.frame(s)
@@ -91,22 +91,22 @@ func (r *renderer) other(s *Step) string {
 		return fmt.Sprintf("exception handled by thread %d", s.thread())
 	case StepThreadState:
 		if s.Name != "" {
-			return fmt.Sprintf("thread %d %s", s.thread(), plain(s.Name))
+			return fmt.Sprintf("thread %d %s", s.thread(), text.Plain(s.Name))
 		}
 		return fmt.Sprintf("thread %d locals", s.thread())
 	case StepGarbage:
-		return "garbage " + plain(s.Name)
+		return "garbage " + text.Plain(s.Name)
 	case StepNative:
-		return "C++ " + plain(s.Name)
+		return "C++ " + text.Plain(s.Name)
 	case StepTemporary:
 		return " temporary " + strconv.FormatInt(s.Index, 10)
 	case StepKeyItself:
-		return "{" + plain(s.Type) + "}"
+		return "{" + text.Plain(s.Type) + "}"
 	case StepSlot:
 		if s.KeyText != "" {
-			return "." + plain(s.Name) + "[" + plain(s.KeyText) + "]"
+			return "." + text.Plain(s.Name) + "[" + text.Plain(s.KeyText) + "]"
 		}
-		return "." + plain(s.Name)
+		return "." + text.Plain(s.Name)
 	case StepGrad:
 		return ".grad"
 	case StepVariable:
@@ -118,7 +118,7 @@ func (r *renderer) other(s *Step) string {
 	case StepContext:
 		return " ctx"
 	case StepNode:
-		return "<" + plain(s.Name) + ">"
+		return "<" + text.Plain(s.Name) + ">"
 	case StepStorage:
 		return " storage"
 	}
@@ -143,7 +143,7 @@ func (r *renderer) frame(s *Step) {
 	if s.Kind == StepSuspended {
 		r.out.WriteString("suspended ")
 	}
-	fmt.Fprintf(&r.out, "%s:%d %s()", plain(path.Base(f.File)), f.Line, plain(f.Function))
+	fmt.Fprintf(&r.out, "%s:%d %s()", text.Plain(path.Base(f.File)), f.Line, text.Plain(f.Function))
 }
 
 func (r *renderer) local(s *Step) {
@@ -152,7 +152,7 @@ func (r *renderer) local(s *Step) {
 	} else if r.out.Len() > 0 {
 		r.out.WriteByte('.')
 	}
-	r.out.WriteString(plain(s.Name))
+	r.out.WriteString(text.Plain(s.Name))
 }
 
 func (r *renderer) attribute(name string) {
@@ -169,16 +169,16 @@ func (r *renderer) attribute(name string) {
 		if r.out.Len() > 0 {
 			r.out.WriteByte('.')
 		}
-		r.out.WriteString(plain(name))
+		r.out.WriteString(text.Plain(name))
 	}
 }
 
 func (r *renderer) index(s *Step, named bool) {
 	switch {
 	case named && s.Name != "":
-		r.out.WriteString(" " + plain(s.Name))
+		r.out.WriteString(" " + text.Plain(s.Name))
 	case s.Name != "":
-		r.out.WriteString("." + plain(s.Name))
+		r.out.WriteString("." + text.Plain(s.Name))
 	default:
 		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
 	}
@@ -187,23 +187,23 @@ func (r *renderer) index(s *Step, named bool) {
 func (r *renderer) key(s *Step, part, named bool) {
 	switch {
 	case s.KeyKind == KeyString && named:
-		r.out.WriteString(" " + plain(s.Name))
+		r.out.WriteString(" " + text.Plain(s.Name))
 	case s.KeyKind == KeyString && r.last == StepDict:
 		r.attribute(s.Name)
-	case s.KeyKind == KeyString && part && !digits(s.Name):
+	case s.KeyKind == KeyString && part && !text.IsDigits(s.Name):
 		r.attribute(s.Name)
 	case s.KeyKind == KeyString && part:
 		r.out.WriteString("[" + s.Name + "]")
 	case s.KeyKind == KeyString:
-		r.out.WriteString("[" + quote(s.Name) + "]")
+		r.out.WriteString("[" + text.Quote(s.Name) + "]")
 	case s.KeyText != "":
-		r.out.WriteString("[" + plain(s.KeyText) + "]")
+		r.out.WriteString("[" + text.Plain(s.KeyText) + "]")
 	case s.KeyKind == KeyInt:
 		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
 	case len(s.KeyPath) > 0 && r.depth < maxKeyDepth:
 		r.out.WriteString("[" + renderAt(s.KeyPath, r.depth+1) + "]")
 	default:
-		r.out.WriteString("[<" + plain(s.KeyType) + ">]")
+		r.out.WriteString("[<" + text.Plain(s.KeyType) + ">]")
 	}
 }
 
@@ -211,12 +211,12 @@ func (r *renderer) key(s *Step, part, named bool) {
 func (r *renderer) saved(s *Step) {
 	by := ""
 	if n := len(r.nodes); n > 0 {
-		by, r.nodes = " by "+plain(r.nodes[n-1]), r.nodes[:n-1]
+		by, r.nodes = " by "+text.Plain(r.nodes[n-1]), r.nodes[:n-1]
 	}
 	r.flushNodes()
 	r.out.WriteString(" saved" + by)
 	if s.Name != "" {
-		r.out.WriteString(" as " + plain(s.Name))
+		r.out.WriteString(" as " + text.Plain(s.Name))
 	}
 	if s.Index >= 0 {
 		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
@@ -229,54 +229,14 @@ func (r *renderer) flushNodes() {
 	for i, name := range r.nodes {
 		switch {
 		case i == 0:
-			r.out.WriteString("<" + plain(name) + ">")
+			r.out.WriteString("<" + text.Plain(name) + ">")
 		case n <= maxShownNodes || i == len(r.nodes)-1:
-			r.out.WriteString(" > " + plain(name))
+			r.out.WriteString(" > " + text.Plain(name))
 		case i == 1:
 			fmt.Fprintf(&r.out, " .. %d nodes ..", n-2)
 		}
 	}
 	r.nodes, r.more = r.nodes[:0], 0
-}
-
-func digits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// plain makes text of the target safe to show: what does not print is escaped, and long text is cut.
-func plain(s string) string {
-	var b strings.Builder
-	n := 0
-	for _, c := range s {
-		if n++; n > maxShownText {
-			b.WriteRune('…')
-			break
-		}
-		if unicode.IsPrint(c) {
-			b.WriteRune(c)
-		} else {
-			fmt.Fprintf(&b, "\\x%02x", c)
-		}
-	}
-	return b.String()
-}
-
-// quote writes a str as Python's repr does, cut.
-func quote(s string) string {
-	q := "'"
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = `"`
-	}
-	s = strings.ReplaceAll(s, `\`, `\\`)
-	if q == "'" {
-		s = strings.ReplaceAll(s, "'", `\'`)
-	}
-	return q + plain(s) + q
 }
 
 // moduleOf splits a path to a parameter or buffer: what leads to the outermost module, and the names of the modules in it.
