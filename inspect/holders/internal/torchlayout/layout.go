@@ -311,22 +311,11 @@ func (l *layout) findNode(n *Objects) {
 	nodes := n.byRole[roleNode]
 	type shape struct{ at, size uint64 }
 	votes := map[shape]int{}
-	sizes := tally{}
-	accumulators := 0
 	for _, a := range sample(nodes) {
 		for at := uint64(0x10); at < 0x120; at += 8 {
 			for _, size := range []uint64{16, 24} {
 				if n.isEdges(a+at, size) {
 					votes[shape{at, size}]++
-				}
-			}
-		}
-		if n.of(a).is(accumulateClass) {
-			accumulators++
-			for at := uint64(0x100); at < 0x300; at += 8 { // a released one has the undefined tensor
-				if r := n.role(n.im.Word(a + at)); r == roleTensor || r == roleUndefined {
-					sizes[at]++
-					break
 				}
 			}
 		}
@@ -337,9 +326,26 @@ func (l *layout) findNode(n *Objects) {
 			most, l.nextEdges, l.edgeSize = v, s.at, s.size
 		}
 	}
-	if accumulators > 0 {
-		l.nodeSize = sizes.best(accumulators)
+	l.nodeSize = n.accumulatorSize(nodes)
+}
+
+// accumulatorSize is where an AccumulateGrad has its first field of its own, behind the fields of a node; 0: that is not known.
+// They are few among the nodes of a job that keeps its graphs.
+func (n *Objects) accumulatorSize(nodes []uint64) uint64 {
+	sizes := tally{}
+	of := sample(slices.DeleteFunc(slices.Clone(nodes), func(a uint64) bool { return !n.of(a).is(accumulateClass) }))
+	for _, a := range of {
+		for at := uint64(0x100); at < 0x300; at += 8 { // a released one has the undefined tensor
+			if r := n.role(n.im.Word(a + at)); r == roleTensor || r == roleUndefined {
+				sizes[at]++
+				break
+			}
+		}
 	}
+	if len(of) == 0 {
+		return 0
+	}
+	return sizes.best(len(of))
 }
 
 // graphs reports whether some tensor is the result of a graph.
