@@ -77,6 +77,8 @@ const (
 	leastHooks = 8
 	// leastThreads is a number of threads that run one function at once with which a program seldom begins.
 	leastThreads = 8
+	// leastLinked is the number of objects of one class in a row, each an attribute of the one before, that make a chain.
+	leastLinked = 16
 )
 
 // rules are the patterns. A specific rule comes before a general one that would also apply.
@@ -91,6 +93,7 @@ var rules = []Rule{
 	{"ctx", isContext, says("%s stays because its ctx keeps an output of the function, a cycle: hand tensors to "+
 		"ctx.save_for_backward()", contextAttribute)},
 	{"cycle", isGarbage, sayCycle},
+	{"own_hook", func(e *Evidence) bool { return e.torch() && IsOwnHook(e.Holder) }, sayOwnHook},
 	{"hooks", isHook, says("a hook is registered on %s again and again: register it once, or call remove() on its handle", hooked)},
 	{"timers", isTimer, constant("timers of the event loop (call_later) keep their arguments until they fire: " +
 		"cancel() those that nobody needs, or pass no tensor")},
@@ -104,6 +107,7 @@ var rules = []Rule{
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
+	{"linked", isLinked, sayLinked},
 	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
 		"set .grad = None after each step")},
 	{"inference", func(e *Evidence) bool { return e.Inference && isChain(e) }, sayInference},
@@ -171,6 +175,32 @@ func sayCycle(e *Evidence) string {
 
 // longestCycle is the maximum length of a cycle in a sentence, runes.
 const longestCycle = 70
+
+func sayOwnHook(e *Evidence) string {
+	const repair = "%s, whose graph keeps the hook: use its argument or a .detach() made before, or remove() its handle"
+	hook, tensor := hookAndTensor(e.Facts.Cycle)
+	if tensor == "" || utf8.RuneCountInString(hook+tensor) > longestHook {
+		return fmt.Sprintf("the hook refers to "+repair, "a tensor")
+	}
+	return fmt.Sprintf("the hook %s refers to "+repair, hook, tensor)
+}
+
+// longestHook is the maximum length of the names of a hook and its tensor in a sentence, runes.
+const longestHook = 36
+
+// isLinked recognises objects of one class that keep each other in a row.
+func isLinked(e *Evidence) bool {
+	return e.torch() && Named(e.Holder) && e.Facts.Links >= leastLinked && e.Facts.Link != "" && beforeLinks(e) != ""
+}
+
+func sayLinked(e *Evidence) string {
+	if next, back, ok := strings.Cut(e.Facts.Link, "/"); ok {
+		return fmt.Sprintf("%s leads to objects in a row, by .%s and back by .%s: take those out of it that are no longer needed",
+			beforeLinks(e), next, back)
+	}
+	return fmt.Sprintf("%[1]s leads to %[2]d objects in a row by .%[3]s: cut the chain, x.%[3]s = None, where the rest is no longer needed",
+		beforeLinks(e), e.Facts.Links, e.Facts.Link)
+}
 
 func sayLonger(e *Evidence) string {
 	const again = " again and again: keep only the part that is needed"

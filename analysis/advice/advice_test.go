@@ -76,6 +76,23 @@ var proofs = map[string]struct {
 			"one of each weight":     {Holder: "net.fc1..fc3.weight hook[0..2] default m"},
 		},
 	},
+	"own_hook": {
+		is:   Evidence{Holder: "hook p02.py:18 <lambda> closure y.grad_fn …", Facts: Facts{Cycle: "hook p02.py:18 <lambda> closure y"}},
+		says: "the hook p02.py:18 refers to y, whose graph keeps the hook: use its argument or a .detach()",
+		not: map[string]Evidence{
+			"a hook of a variable": {Holder: "y hook[0] closure x"},
+			"a variable":           {Holder: "hook.y", Facts: Facts{Cycle: "hook p02.py:18 <lambda> closure y"}},
+		},
+	},
+	"linked": {
+		is:   Evidence{Holder: "main() local planner.root.parent…state", Facts: Facts{Links: 107, Link: "parent"}},
+		says: "planner.root leads to 107 objects in a row by .parent: cut the chain, x.parent = None, where",
+		not: map[string]Evidence{
+			"a few":              {Holder: "planner.root.parent…state", Facts: Facts{Links: 15, Link: "parent"}},
+			"by elements":        {Holder: "planner.root.children[0..3]…state", Facts: Facts{Links: 107}},
+			"nothing is between": {Holder: "planner.root.parent.state", Facts: Facts{Links: 107, Link: "parent"}},
+		},
+	},
 	"bounded": {
 		is:   Evidence{Holder: "replay.items[0..317].state", Facts: Facts{Length: 356, Most: 1 << 20}, Unfit: true},
 		says: "replay.items does not fit on the device when it is full",
@@ -352,6 +369,41 @@ func TestTensorHooks(t *testing.T) {
 	require.Equal(t, "hooks", Of(e).name())
 	e.Holder = "w hook[3] closure masks[0..40]"
 	require.NotEqual(t, "hooks", Of(e).name())
+}
+
+// TestOwnHook: the tensor to which a hook refers is said as the program has it.
+func TestOwnHook(t *testing.T) {
+	const rest = ", whose graph keeps the hook: use its argument or a .detach() made before, or remove() its handle"
+	for cycle, want := range map[string]string{
+		"hook a.py:9 <lambda> closure y":              "the hook a.py:9 refers to y" + rest,
+		"hook a.py:9 scale default y":                 "the hook a.py:9 refers to y" + rest,
+		"hook In[4]:2 <lambda> closure cache['y'][0]": "the hook In[4]:2 refers to cache['y'][0]" + rest,
+		"hook a.py:9 Clip.apply.__self__.out":         "the hook a.py:9 refers to self.out" + rest,
+		"hook Clip.out":                               "the hook Clip refers to out" + rest,
+		"hook a.py:9 <lambda> closure y.grad_fn<Add>": "the hook a.py:9 refers to y" + rest,
+		"": "the hook refers to a tensor" + rest,
+		"hook a.py:9 " + strings.Repeat("long", 9) + " closure " + strings.Repeat("y", 40): "the hook refers to a tensor" + rest,
+	} {
+		e := Evidence{Layer: event.LayerTorch, Holder: "hook a.py:9 f closure x", Facts: Facts{Cycle: cycle}}
+		require.Equal(t, want, Text(&e), cycle)
+	}
+	require.False(t, Named("hook a.py:9 <lambda> closure y"))
+	require.True(t, Named("hooks.y"))
+}
+
+// TestBeforeLinks: the first object of a chain is what the first link is an attribute of.
+func TestBeforeLinks(t *testing.T) {
+	for holder, want := range map[string]string{
+		"a.py:9 main() local planner.root.parent…state": "planner.root",
+		"step closure head.next…x.grad_fn …":            "head",
+		"forest.trees[0..9].kids[0..3]…state":           "forest.trees[0..9]",
+		"planner.root.state":                            "",
+		"losses[0..9].grad_fn …":                        "",
+	} {
+		require.Equal(t, want, beforeLinks(&Evidence{Holder: holder}), holder)
+	}
+	e := Evidence{Layer: event.LayerTorch, Holder: "f() local app.lru…data", Facts: Facts{Links: 99, Link: "next/prev"}}
+	require.Equal(t, "app.lru leads to objects in a row, by .next and back by .prev: take those out of it that are no longer needed", Text(&e))
 }
 
 // name is empty for no rule.

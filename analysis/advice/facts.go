@@ -34,6 +34,9 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		}
 		out.Chain, out.Hooks = max(out.Chain, f.Chain), max(out.Hooks, f.Hooks)
 		out.Threads = max(out.Threads, f.Threads)
+		if f.Links > out.Links {
+			out.Links, out.Link = f.Links, f.Link
+		}
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
 		out.Containers, out.Moved = max(out.Containers, f.Containers), out.Moved || f.Moved
 		out.Slice, out.Weak, out.Full = out.Slice && f.Slice, out.Weak && f.Weak, out.Full && f.Full

@@ -3,6 +3,7 @@
 package advice
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 const (
 	nativeRoot  = "C++ "
 	garbageRoot = "garbage "
+	hookRoot    = "hook "
 	graphPart   = ".grad_fn"
 	statePart   = ".state["
 	groupsPart  = ".param_groups["
@@ -31,7 +33,10 @@ var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|-?\d+(, -
 
 // Named reports whether a name is a variable of the program, which Python code can reach.
 func Named(holder string) bool {
-	return holder != "" && holder[0] != '[' && holder[0] != '<' && !strings.HasPrefix(holder, nativeRoot) && !strings.HasPrefix(holder, garbageRoot)
+	if holder == "" || strings.HasPrefix(holder, nativeRoot) || IsGarbage(holder) || IsOwnHook(holder) {
+		return false
+	}
+	return holder[0] != '[' && holder[0] != '<'
 }
 
 // varies reports whether a name covers several elements of one container.
@@ -100,6 +105,42 @@ func keepers(e *Evidence) string {
 
 // IsGarbage reports whether a name is that of garbage in a reference cycle.
 func IsGarbage(holder string) bool { return garbage(holder) != "" }
+
+// IsOwnHook reports whether a name begins with a hook that keeps its own graph.
+func IsOwnHook(holder string) bool { return strings.HasPrefix(holder, hookRoot) }
+
+// ownHook matches the hook of such a name, with the file and line of its code.
+var ownHook = regexp.MustCompile(`^hook (?:(\S*:\d+) )?([^ .\[]+)`)
+
+// hookAndTensor returns where a hook is, or its class, and the tensor to which it refers, from its way to the tensor.
+func hookAndTensor(cycle string) (hook, tensor string) {
+	at := ownHook.FindStringSubmatch(cycle)
+	if at == nil {
+		return "", ""
+	}
+	rest := short(graphOf(cycle[len(at[0]):]))
+	if i := strings.LastIndex(rest, "__self__."); i >= 0 { // of a method
+		rest = "self." + rest[i+len("__self__."):]
+	}
+	return cmp.Or(at[1], at[2]), strings.TrimPrefix(rest, ".")
+}
+
+// beforeLinks returns what leads to the first of the objects that a name leaves out; empty: it leaves out none.
+func beforeLinks(e *Evidence) string {
+	before, _, ok := strings.Cut(graphOf(e.Holder), "…")
+	switch {
+	case !ok:
+		return ""
+	case strings.Contains(e.Facts.Link, "/"): // the first link is left out, too
+		return short(before)
+	}
+	p := varpath.Parse(before)
+	n := len(p.Elements)
+	for n > 1 && p.Elements[n-1][0] == '[' {
+		n--
+	}
+	return short(varpath.Path{Elements: p.Elements[:max(n-1, 1)]}.String())
+}
 
 // raised returns the container of exceptions whose tracebacks lead to the blocks; empty: none.
 func raised(e *Evidence) string {

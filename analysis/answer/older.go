@@ -37,7 +37,7 @@ func (g *grouping) claimOlder(entries []view.Row) {
 		if e.Name != stacks.BeforeAttach || n == nil || g.finding(e, knownHolder(e.Holder)) != nil {
 			continue
 		}
-		named := advice.Named(e.Holder) || advice.IsGarbage(e.Holder)
+		named := advice.Named(e.Holder) || advice.IsGarbage(e.Holder) || advice.IsOwnHook(e.Holder)
 		if !named && !alike(float64(e.Bytes)/float64(e.Blocks), n.bytes/n.blocks) {
 			continue
 		}

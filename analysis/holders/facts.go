@@ -79,14 +79,18 @@ func (g *gathered) add(b *scan.Block) {
 		s := &b.Path[i]
 		weak = weak || s.Type == "WeakKeyDictionary"
 		switch s.Kind {
-		case scan.StepGarbage:
+		case scan.StepGarbage, scan.StepOwnHook:
 			if g.Cycle == "" && len(s.Cycle) > 0 {
 				g.Cycle = strings.TrimPrefix(s.Cycle.String(), "garbage ")
 			}
 		case scan.StepNext, scan.StepGradFn, scan.StepNative:
 			chain++
 		case scan.StepElided:
-			chain += int(s.Index)
+			if s.Name == "" {
+				chain += int(s.Index)
+			} else if g.Links < int(s.Index) {
+				g.Links, g.Link = int(s.Index), scan.Path{{Kind: scan.StepAttribute, Name: s.Name}}.String() // safe to show
+			}
 		case scan.StepSlot:
 			g.Cache = g.Cache || s.Name == "cache"
 		case scan.StepKey:
@@ -190,6 +194,9 @@ const leastNodes = 2
 func (g *gathered) finish() {
 	if g.Chain < leastNodes {
 		g.Chain = 0
+	}
+	if strings.HasSuffix(g.Link, "[]") {
+		g.Link = ""
 	}
 	g.Slice, g.Full = g.slices > 0, g.Full && !g.open
 	g.bounds()

@@ -141,3 +141,17 @@ func TestFactsOfTwoNames(t *testing.T) {
 		require.Equal(t, figures.HolderFacts{Length: 7, Most: 100, Each: 512}, f, name)
 	}
 }
+
+// TestLinks: the longest row of objects is given, with what links them, if that is an attribute.
+func TestLinks(t *testing.T) {
+	row := func(n int64, name string) scan.Block {
+		return held(1, scan.CategoryTensor, route(mainModule(), attribute("root"), scan.Step{Kind: scan.StepElided, Index: n, Name: name}))
+	}
+	facts := func(blocks ...scan.Block) figures.HolderFacts {
+		return New(&scan.Report{Blocks: blocks}).Facts()["root…"]
+	}
+	require.Equal(t, figures.HolderFacts{Links: 70, Link: "parent"}, facts(row(9, "parent"), row(70, "parent"), row(8, "child[]")))
+	require.Equal(t, figures.HolderFacts{Links: 70}, facts(row(70, "children[]")))
+	require.Equal(t, figures.HolderFacts{Links: 3, Link: "next/prev"}, facts(row(3, "next/prev")))
+	require.Equal(t, `a\x1b[2J`, facts(row(3, "a\x1b[2J")).Link)
+}

@@ -402,7 +402,7 @@ func (h *Index) Completeness() Completeness {
 // stepNames are what programs call the kinds of step.
 var stepNames = map[scan.StepKind]string{
 	scan.StepModule: "module", scan.StepFrame: "frame", scan.StepException: "exception", scan.StepThreadState: "thread_state",
-	scan.StepGarbage: "garbage", scan.StepNative: "native",
+	scan.StepGarbage: "garbage", scan.StepNative: "native", scan.StepOwnHook: "own_hook",
 	scan.StepLocal: "local", scan.StepTemporary: "temporary", scan.StepAttribute: "attribute", scan.StepIndex: "index",
 	scan.StepKey: "key", scan.StepKeyItself: "key_itself", scan.StepCell: "cell", scan.StepDict: "dict",
 	scan.StepSuspended: "suspended", scan.StepFrameObject: "frame_object", scan.StepSlot: "slot",

@@ -202,6 +202,27 @@ func TestFoldGraphs(t *testing.T) {
 	requireOne(t, "C++ torch::autograd::Engine …", held(1, scan.CategoryGraph, running), held(1, scan.CategoryGraph, append(running[:2:2], next, saved)))
 }
 
+// TestFoldLinks: objects in a row are one group, whatever number of them leads to a block.
+func TestFoldLinks(t *testing.T) {
+	down := func(links int64, more ...scan.Step) scan.Block {
+		rest := scan.Step{Kind: scan.StepElided, Index: links, Name: "parent"}
+		p := route(mainModule(), attribute("planner"), attribute("root"), attribute("parent"), rest)
+		return held(1, scan.CategoryTensor, append(p, more...))
+	}
+	requireOne(t, "planner.root.parent…state", down(1, attribute("state")), down(70, attribute("state")))
+	requireOne(t, "planner.root.parent…states[0..1]", down(1, attribute("states"), index(0)), down(9, attribute("states"), index(1)))
+	requireOne(t, "planner.root.parent…state", down(9, scan.Step{Kind: scan.StepDict}, word("state")))
+	requireOne(t, "planner.root.parent…[0..1]", down(1, index(0)), down(2, index(1)))
+	y := []scan.Step{attribute("__closure__"), {Kind: scan.StepIndex, Name: "y"}, {Kind: scan.StepCell}}
+	hook := func(frame *scan.Frame, name string, more ...scan.Step) scan.Block {
+		return held(1, scan.CategoryNative, append(scan.Path{{Kind: scan.StepOwnHook, Name: name, Frame: frame}}, more...))
+	}
+	code := &scan.Frame{File: "/work/train.py", Line: 18}
+	requireOne(t, "hook train.py:18 <lambda> closure y", hook(code, "fake_quant.<locals>.<lambda>", y...))
+	requireOne(t, "hook train.py:18 Gate.grad.__self__.out", hook(code, "Gate.grad", attribute("__self__"), attribute("out")))
+	requireOne(t, "hook Clip.kept", hook(nil, "Clip", attribute("kept")))
+}
+
 // TestFoldHostileNames: a name of the target cannot be taken for a placeholder.
 func TestFoldHostileNames(t *testing.T) {
 	p := route(mainModule(), attribute("a"), word(placeholderText(1)), word(placeholderText(0)), word("["), word("]"), word(""), index(3))

@@ -75,6 +75,33 @@ func (h *Heap) CodeAt(img Image, addr uint64) (*cpython.Code, error) {
 	return h.code.Code(img, addr)
 }
 
+// maxWrapped bounds how often a callable may wrap another one.
+const maxWrapped = 3
+
+// CodeOf reads the code that a callable runs: a function, a method, or what wraps one, such as a functools.partial; nil: it is not known.
+func (h *Heap) CodeOf(img Image, callable uint64) *cpython.Code {
+	for range maxWrapped {
+		t := h.TypeOf(img, callable)
+		if t == nil {
+			return nil
+		}
+		if t.kind == kindFunction {
+			c, _ := h.CodeAt(img, img.Word(callable+uint64(h.objects.functionCode)))
+			return c
+		}
+		refs := h.References(img, nil, callable, t)
+		at := slices.IndexFunc(refs, func(r Ref) bool {
+			to := h.TypeOf(img, r.Target)
+			return to != nil && (to.kind == kindFunction || to.kind == kindMethod)
+		})
+		if at < 0 {
+			return nil
+		}
+		callable = refs[at].Target
+	}
+	return nil
+}
+
 // Repr is how Python writes a simple value: text, numbers, None, tuples of them, and the name of a
 // context variable. Empty for anything else, and for what is
 // nested deeper than three tuples.

@@ -6,6 +6,8 @@ package figures
 type HolderFacts struct {
 	Cycle      string `json:"cycle,omitempty"`      // path from the garbage back to itself: "Node.parent.children[0]"
 	Chain      int    `json:"chain,omitempty"`      // number of autograd nodes on the longest path from one tensor to a block
+	Links      int    `json:"links,omitempty"`      // number of objects of one class on a path that lead to each other, at most
+	Link       string `json:"link,omitempty"`       // attribute by which most of these lead on, "parent", or on and back: "next/prev"
 	Cache      bool   `json:"cache,omitempty"`      // the holder is an entry of functools.lru_cache
 	Reset      string `json:"reset,omitempty"`      // path to an object whose class has update() and reset(): "task.quality"
 	Weak       bool   `json:"weak,omitempty"`       // a weakref.WeakKeyDictionary leads to all blocks, by its values

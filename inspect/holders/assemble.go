@@ -94,6 +94,7 @@ func (a *assembly) readAgain() (done func(), err error) {
 	}
 	im.OnRenew(a.mapped)
 	a.now = a.graph.NewRecheck(a.ctx, a.p, im)
+	a.moves = a.now.Moved
 	a.report.Stats.BytesRead += a.now.BytesRead()
 	return func() {
 		a.report.Stats.BytesRead += im.BytesRead()

@@ -158,7 +158,7 @@ func pathCategory(p Path) Category {
 	switch p[0].Kind {
 	case StepGarbage:
 		return CategoryGarbage
-	case StepNative:
+	case StepNative, StepOwnHook:
 		return CategoryNative
 	}
 	for i := range p {

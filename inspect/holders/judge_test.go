@@ -113,7 +113,7 @@ var stepNames = map[StepKind]string{
 	StepCell: "cell", StepDict: "dict", StepSuspended: "suspended", StepFrameObject: "frame_object", StepSlot: "slot",
 	StepGrad: "grad", StepGradFn: "grad_fn", StepNext: "next", StepSaved: "saved", StepVariable: "variable", StepBase: "base",
 	StepHook: "hook", StepContext: "context", StepNode: "node", StepStorage: "storage", StepTemporary: "temporary",
-	StepNative: "native",
+	StepNative: "native", StepOwnHook: "own_hook",
 }
 
 var keyNames = map[KeyKind]string{KeyString: "string", KeyInt: "int", KeyObject: "object"}

@@ -24,6 +24,9 @@ const (
 	// StepNative is a root: an object of the C++ class Name at Addr, which nothing that is known reaches; a running
 	// backward pass, a reducer, an extension.
 	StepNative StepKind = 6
+	// StepOwnHook is a root: the callable at Addr that is a hook in a graph of autograd and keeps the graph by referring to a tensor of it.
+	// Frame says where its code is, and Name is the name of the function, or the type of what is no function.
+	StepOwnHook StepKind = 7
 
 	// StepLocal is the local variable Name of a frame: x.f_locals[Name]. It includes cell variables: then x.f_locals
 	// gives the contents and the next step, StepCell, is already taken.
@@ -75,7 +78,9 @@ const (
 	StepNode StepKind = 38
 	// StepStorage is the storage behind a Python object that stands for one (torch.UntypedStorage): x itself.
 	StepStorage StepKind = 39
-	// StepElided stands for Index steps that are not listed, because the path is very long; mostly through the nodes of a graph.
+	// StepElided stands for Index steps that are not listed, because the path is very long; mostly through the nodes of a graph. If
+	// it has a Name, it stands for Index objects of one class that lead to each other, mostly by their attribute of this
+	// name, by elements of it ("children[]"), or by one attribute and back by another one ("next/prev").
 	// Addr and Type are of the object that they lead to.
 	StepElided StepKind = 40
 )
@@ -111,12 +116,13 @@ type Step struct {
 	KeyType string // of StepKey with KeyObject: the type of the key
 	// KeyText is how Python writes the key where that is simple but neither text nor an int: None, True, 1.5, a tuple of such.
 	KeyText string
-	Frame   *Frame // of StepFrame, StepException, StepThreadState (Thread only), StepSuspended, StepFrameObject
+	Frame   *Frame // of StepFrame, StepException, StepThreadState (Thread only), StepSuspended, StepFrameObject, StepOwnHook
 	// Addr is the address of the object that the step leads to: its id() when it is a Python object.
 	Addr uint64
 	// Type is the type of that object: a Python type's name, or a C++ class without its namespaces. Empty for frames.
 	Type string
-	// Cycle is, of StepGarbage, the way by which the object leads back to itself; empty: it is not known.
+	// Cycle is, of StepGarbage, the way by which the object leads back to itself, of StepOwnHook the way to a tensor whose graph has the hook;
+	// empty: it is not known.
 	Cycle Path
 	// Resets says that the class of that object has update() and reset(), as metrics have.
 	Resets bool

@@ -38,9 +38,10 @@ type reading struct {
 	frozen     bool        // the copy and the allocator state are of one moment
 	// keyPath is where an object is found that is the key of a dictionary; empty when that is not known.
 	keyPath func(key uint64, depth int) Path
-	cells   map[string]string // how a person knows the files of cells
-	metrics map[uint64]bool   // by address of a class: whether it has the methods of a metric
-	limits  *pyobject.Limits  // nil: none was looked for
+	moves   func(n uint32) *objgraph.Move // see objgraph.Way; nil: no second reading knows of any
+	cells   map[string]string             // how a person knows the files of cells
+	metrics map[uint64]bool               // by address of a class: whether it has the methods of a metric
+	limits  *pyobject.Limits              // nil: none was looked for
 }
 
 // target is a tensor, or a storage without one, whose memory lies in a segment of the allocator.

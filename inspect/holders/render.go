@@ -26,9 +26,11 @@ type renderer struct {
 	last  StepKind
 	part  bool // the last step led to a dictionary of an nn.Module
 	named bool // it led to a function's closure or defaults
-	nodes []string
-	more  int // further nodes, not listed
-	depth int
+	// linked: objects in a row were left out, see StepElided.
+	linked bool
+	nodes  []string
+	more   int // further nodes, not listed
+	depth  int
 }
 
 func render(p Path) string { return renderAt(p, 0) }
@@ -38,7 +40,7 @@ func renderAt(p Path, depth int) string {
 	r := renderer{depth: depth}
 	for i := range p {
 		r.step(&p[i])
-		r.last = p[i].Kind
+		r.last, r.linked = p[i].Kind, p[i].Kind == StepElided && p[i].Name != "" || r.linked && p[i].Kind == StepDict
 	}
 	r.flushNodes()
 	return r.out.String()
@@ -74,7 +76,9 @@ func (r *renderer) step(s *Step) {
 	case StepSaved:
 		r.saved(s)
 	case StepElided:
-		if len(r.nodes) > 0 {
+		if s.Name != "" {
+			r.out.WriteString("…")
+		} else if len(r.nodes) > 0 {
 			r.more += int(s.Index)
 		} else {
 			fmt.Fprintf(&r.out, " .. %d steps ..", s.Index)
@@ -98,6 +102,8 @@ func (r *renderer) other(s *Step) string {
 		return "garbage " + text.Plain(s.Name)
 	case StepNative:
 		return "C++ " + text.Plain(s.Name)
+	case StepOwnHook:
+		return "hook " + s.code() + text.Plain(text.After(s.Name, "<locals>."))
 	case StepTemporary:
 		return " temporary " + strconv.FormatInt(s.Index, 10)
 	case StepKeyItself:
@@ -125,6 +131,14 @@ func (r *renderer) other(s *Step) string {
 	return fmt.Sprintf(" step(%d)", s.Kind)
 }
 
+// code is where a function is written, with a space behind it.
+func (s *Step) code() string {
+	if s.Frame == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d ", text.Plain(path.Base(s.Frame.File)), s.Frame.Line)
+}
+
 func (s *Step) thread() uint64 {
 	if s.Frame == nil {
 		return 0
@@ -143,7 +157,7 @@ func (r *renderer) frame(s *Step) {
 	if s.Kind == StepSuspended {
 		r.out.WriteString("suspended ")
 	}
-	fmt.Fprintf(&r.out, "%s:%d %s()", text.Plain(path.Base(f.File)), f.Line, text.Plain(f.Function))
+	r.out.WriteString(s.code() + text.Plain(f.Function) + "()")
 }
 
 func (r *renderer) local(s *Step) {
@@ -166,7 +180,7 @@ func (r *renderer) attribute(name string) {
 		r.out.WriteString(" default")
 		r.named = true
 	default:
-		if r.out.Len() > 0 {
+		if r.out.Len() > 0 && !r.linked {
 			r.out.WriteByte('.')
 		}
 		r.out.WriteString(text.Plain(name))

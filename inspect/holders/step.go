@@ -3,6 +3,7 @@
 package holders
 
 import (
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -17,17 +18,30 @@ const maxStepText = 200
 
 // path turns what the walk found into steps. depth counts paths of keys within paths.
 func (r *reading) path(n uint32, depth int) Path {
-	chain := r.graph.Chain(n)
-	out := make(Path, 0, min(len(chain), maxSteps)+1)
-	for i := 0; i < len(chain); i++ {
-		if skip := len(chain) - maxSteps; i == maxSteps/2 && skip > 1 {
-			i += skip - 1
-			out = append(out, Step{Kind: StepElided, Index: int64(skip), Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))})
+	hops := r.graph.Way(n, r.moves)
+	out := make(Path, 0, len(hops)+1)
+	for i := 0; i < len(hops); i++ {
+		h := &hops[i]
+		if h.Left > 0 {
+			s := Step{Kind: StepElided, Index: int64(h.Left), Addr: h.To &^ 1, Type: cutText(r.typeName(h.To))}
+			if h.Linked {
+				s.Name = cutText(r.torch.Heap().RefName(r.im, pyobject.Ref{Kind: h.Kind, Aux: h.Aux}))
+			}
+			if h.Elements {
+				s.Name += "[]"
+			}
+			if h.Back.Kind != 0 {
+				names := []string{s.Name, cutText(r.torch.Heap().RefName(r.im, h.Back))}
+				slices.Sort(names)
+				s.Name = names[0] + "/" + names[1]
+			}
+			out = append(out, s)
 			continue
 		}
-		s := r.stepTo(chain[i], depth)
-		if i+1 < len(chain) && r.ofThread(chain[i]) {
-			if next := r.stepTo(chain[i+1], depth); next.KeyKind == KeyObject && next.Type == "dict" { // not its arguments
+		s := r.step(h.Kind, h.Aux, h.From, h.To, depth)
+		if i+1 < len(hops) && r.ofThread(h.Node) {
+			next := r.step(hops[i+1].Kind, hops[i+1].Aux, hops[i+1].From, hops[i+1].To, depth)
+			if next.KeyKind == KeyObject && next.Type == "dict" { // not its arguments
 				i++
 				s = Step{Kind: StepDict, Addr: next.Addr, Type: next.Type}
 			}
@@ -48,16 +62,6 @@ func (r *reading) ofThread(n uint32) bool {
 // maxSteps bounds the steps of a path: of a longer one the middle is left out. A recurrent model's graph is thousands of nodes
 // deep, and each of them may hold a block.
 const maxSteps = 256
-
-// stepTo is the step that leads to an object on its best path.
-func (r *reading) stepTo(n uint32, depth int) Step {
-	var from uint64
-	if p, ok := r.graph.Parent(n); ok {
-		from = r.graph.Addr(p)
-	}
-	kind, aux := r.graph.Link(n)
-	return r.step(kind, aux, from, r.graph.Addr(n), depth)
-}
 
 func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) Step {
 	s := Step{Addr: to &^ 1, Type: r.typeName(to)}
@@ -147,17 +151,22 @@ func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 		}
 	case objgraph.RootGarbage:
 		s.Kind, s.Name = StepGarbage, s.Type
-		s.Cycle = r.cycle(s)
+		s.Cycle = r.cycle(s, r.graph.Cycle(s.Addr))
+	case objgraph.RootHook:
+		s.Kind, s.Name = StepOwnHook, s.Type
+		if c := r.torch.Heap().CodeOf(r.im, s.Addr); c != nil {
+			s.Name, s.Frame = c.Qualname, &Frame{Function: c.Qualname, File: r.fileName(c.Filename), Line: c.FirstLine}
+		}
+		s.Cycle = r.cycle(s, r.graph.HookCycle(s.Addr))
 	}
 }
 
-// cycle is the way of garbage back to itself, with its root.
-func (r *reading) cycle(root *Step) Path {
-	turns := r.graph.Cycle(root.Addr)
+// cycle is the way of garbage, or of a hook, back to itself, with its root.
+func (r *reading) cycle(root *Step, turns []objgraph.Turn) Path {
 	if len(turns) == 0 {
 		return nil
 	}
-	out := Path{Step{Kind: StepGarbage, Name: root.Name, Addr: root.Addr, Type: root.Type}}
+	out := Path{*root}
 	for _, t := range turns {
 		out = append(out, r.step(t.Ref.Kind, t.Ref.Aux, t.From, t.To, maxKeyDepth))
 	}

@@ -25,7 +25,7 @@ func Fit(name string, width int) string {
 			return short
 		}
 	}
-	e := withoutFrames(p.Elements)
+	e := withoutFrames(withoutCode(p.Elements))
 	if path := join(e); fits(path, width) {
 		return path
 	}
@@ -73,6 +73,15 @@ func Fit(name string, width int) string {
 		return short
 	}
 	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
+}
+
+// withoutCode leaves out where the code of a hook is.
+func withoutCode(elements []string) []string {
+	words := strings.Split(ownHook.FindString(elements[0]), " ")
+	if len(words) < 3 {
+		return elements
+	}
+	return slices.Concat([]string{words[0] + " " + words[2]}, elements[1:])
 }
 
 // withoutLastIndices leaves out which elements of the last attribute they are, where those are numbers: they say

@@ -5,6 +5,7 @@
 package varpath
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 )
@@ -28,6 +29,9 @@ const (
 	suspended = " suspended "
 )
 
+// ownHook is the hook of a graph that keeps its graph, with where its code is: "hook train.py:18 <lambda>".
+var ownHook = regexp.MustCompile(`^hook (?:\S*:\d+ )?[^ .\[]+`)
+
 // isFrame reports whether the rest of a name begins with a frame that an object keeps.
 func isFrame(rest string) bool {
 	return strings.HasPrefix(rest, tbFrame) || strings.HasPrefix(rest, suspended)
@@ -41,6 +45,9 @@ func Parse(name string) Path {
 	outside, _, _ = strings.Cut(outside, suspended)
 	if i := lastOutside(outside, local); i >= 0 {
 		p.Where, rest = name[:i], name[i+len(local):]
+	}
+	if hook := ownHook.FindString(rest); hook != "" {
+		p.Elements, rest = append(p.Elements, hook), rest[len(hook):]
 	}
 	for rest != "" {
 		n := elementLength(rest)

@@ -145,3 +145,26 @@ func TestFit(t *testing.T) {
 	require.Equal(t, "gateway.resumable…kv", Fit(stream, 32))
 	require.Equal(t, "opt.state[…]", Fit("opt.state[148 keys]['exp_avg', 'exp_avg_sq']", 12))
 }
+
+// TestOwnHook: where the code of a hook is goes first; its name and the variable stay.
+func TestOwnHook(t *testing.T) {
+	const name = "hook train.py:18 <lambda> closure y.grad_fn …"
+	require.Equal(t, []string{"hook train.py:18 <lambda>", " closure", " y", ".grad_fn …"}, Parse(name).Elements)
+	require.Equal(t, name, Parse(name).String())
+	require.Equal(t, name, Fit(name, 60))
+	require.Equal(t, "hook <lambda> closure y.grad_fn …", Fit(name, 34))
+	require.Equal(t, "hook <lambda> closure y…", Fit(name, 25))
+	require.Equal(t, "hook Gate.grad.__self__.out", Fit("hook train.py:18 Gate.grad.__self__.out", 30))
+	require.Equal(t, []string{"hook Clip", ".kept"}, Parse("hook Clip.kept").Elements)
+	require.Equal(t, []string{"hooks", ".y"}, Parse("hooks.y").Elements)
+}
+
+// TestLinked: a name that leaves out objects in a row covers them.
+func TestLinked(t *testing.T) {
+	const name = "a.py:9 main() local planner.root.parent…state"
+	require.Equal(t, []string{"planner", ".root", ".parent", "…", ".state"}, Parse(name).Elements)
+	require.Equal(t, name, Parse(name).String())
+	require.True(t, Within("a.py:9 main() local planner.root.parent.parent.parent.state", name))
+	require.False(t, Within("a.py:9 main() local planner.root.children[0].state", name))
+	require.Equal(t, "planner.root.parent…state", Fit(name, 25))
+}

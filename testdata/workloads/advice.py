@@ -157,6 +157,39 @@ def ctx(job):
     return step
 
 
+@pattern("refers to kept, whose graph keeps the hook")
+def own_hook(job):
+    """A hook refers to the tensor that has it: a cycle through C++."""
+
+    def step():
+        h = job.net(job.rows())  # grows
+        kept = h.detach() if job.fixed else h
+        h.register_hook(lambda grad: grad * (kept.abs() < 1))
+        h.square().mean().backward()
+
+    return step
+
+
+class Node:
+    def __init__(self, state, parent):
+        self.state, self.parent = state, parent
+
+
+@pattern("x.parent = None")
+def linked(job):
+    """The root of a search moves on, and keeps its parent."""
+    root = None
+
+    def step():
+        nonlocal root
+        job.train()
+        root = Node(job.rows(), root)  # grows
+        if job.fixed:
+            root.parent = None
+
+    return step
+
+
 @pattern("h = h.detach()")
 def chain(job):
     """The state of a recurrence that is never detached."""

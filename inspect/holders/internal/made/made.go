@@ -36,6 +36,8 @@ type Process struct {
 	classes           map[string]uint64 // tables of C++ classes, by their mangled name
 	infos             map[string]uint64
 	undefined         uint64 // the tensor that stands for none
+	main              uint64 // dictionary of __main__
+	prev, data        uint64 // names of attributes
 }
 
 // What the headers have, beside what is written where it is used.
@@ -369,7 +371,8 @@ func New() (m *Process, names []string) {
 	m.put(binary.LittleEndian.Uint64(m.bytesAt(cycle+24)), cycle) // its first element is itself
 
 	weights := m.dict(pair{"w", weight})
-	main := m.module(m.dict(pair{"kept", m.list(first, second)}, pair{"weights", weights}, pair{"loss", loss}, pair{"odd", m.odd()}))
+	m.main = m.dict(pair{"kept", m.list(first, second)}, pair{"weights", weights}, pair{"loss", loss}, pair{"odd", m.odd()})
+	main := m.module(m.main)
 	m.Modules = m.dict(pair{"builtins", m.module(m.dict(pair{"str", m.Types["str"]}, pair{"list", m.Types["list"]}))}, pair{"__main__", main})
 	m.interpreter(m.frame(m.code("train", "batch"), 0, local))
 	return m, names

@@ -23,6 +23,7 @@ const (
 	RootContext                                  // the same
 	RootNative                                   // address of the C++ object
 	RootGarbage                                  // address of the Python object
+	RootHook                                     // the same, of a hook: see HookCycle
 )
 
 // MaxObjects bounds the objects that are walked over: about 5 GiB of objects at least.
@@ -57,7 +58,8 @@ type Graph struct {
 	leaves  *memory.Leaves  // they lead to nothing
 	cut     bool            // there were too many objects
 	cycles  map[uint64][]Turn
-	torchs  map[uint64]bool // by address of a class: it is of PyTorch
+	hooks   map[uint64]ownHook // roots, by address
+	torchs  map[uint64]bool    // by address of a class: it is of PyTorch
 }
 
 // Holder is a reference to a goal.

@@ -41,6 +41,13 @@ func newImage(t *testing.T, m *made.Process) *memory.Image {
 func walkMade(t *testing.T) (m *made.Process, w *Graph, goals []uint32) {
 	t.Helper()
 	m, _ = made.New()
+	w, goals = walkOver(t, m)
+	return m, w, goals
+}
+
+// walkOver walks over such a process.
+func walkOver(t *testing.T, m *made.Process) (w *Graph, goals []uint32) {
+	t.Helper()
 	im := newImage(t, m)
 	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
@@ -51,7 +58,7 @@ func walkMade(t *testing.T) (m *made.Process, w *Graph, goals []uint32) {
 	r.Tensors(func(impl, _, data uint64) { goals[(data-made.Device)/made.Block] = w.Goal(r.Known(impl)) })
 	w.Roots(heap.ThreadStates(im))
 	w.Run()
-	return m, w, goals
+	return w, goals
 }
 
 // TestWalk: every tensor but the one in the garbage is reached, by the path that reads best.

@@ -28,6 +28,7 @@ type Recheck struct {
 	paths     map[uint32]bool
 	sources   map[uint64][]pyobject.Ref
 	ways      map[uint32]uint64         // what follow found
+	moves     map[uint32]*Move          // what follows found
 	current   map[uint64][]pyobject.Ref // references of objects that need not be in the copy
 	edges     int                       // in sources and current
 	last      time.Time
@@ -151,8 +152,8 @@ func (a *Recheck) readRoots(ctx context.Context, m process.Memory) {
 	a.last = time.Now()
 }
 
-// Path reports whether every link from a root to an object still holds. What it finds is remembered for all objects on the
-// way: paths have their beginnings in common.
+// Path reports whether every link from a root to an object still holds, or leads to it by what took its place, see Move. What it finds is
+// remembered for all objects on the way: paths have their beginnings in common.
 func (a *Recheck) Path(n uint32) bool {
 	w := a.w
 	var open []uint32
@@ -168,7 +169,7 @@ func (a *Recheck) Path(n uint32) bool {
 			held = a.root(n)
 			break
 		}
-		if !a.Link(w.nodes.at(o.parent).addr, o.addr, o.aux, o.kind) {
+		if !a.Link(w.nodes.at(o.parent).addr, o.addr, o.aux, o.kind) && !a.follows(n) {
 			a.paths[n] = false
 			break
 		}
@@ -192,6 +193,8 @@ func (a *Recheck) root(n uint32) bool {
 			// A coroutine that ran when the copy was made can be suspended by now: its variables are what they were.
 			return ok && f.Code == k.code && (a.runs(k.addr&^1) || a.t.Heap().Suspended(a.t.Image(), k.addr&^1))
 		}
+	case RootHook:
+		return a.hasHook(k.addr)
 	case RootNative, RootGarbage:
 		if a.w.t.IsNative(k.addr) {
 			return a.same(k.addr)

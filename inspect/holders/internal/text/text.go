@@ -52,3 +52,11 @@ func Quote(s string) string {
 	}
 	return q + Plain(s) + q
 }
+
+// After is what follows the last occurrence of a mark in a text, or all of a text without it.
+func After(s, mark string) string {
+	if i := strings.LastIndex(s, mark); i >= 0 {
+		return s[i+len(mark):]
+	}
+	return s
+}
