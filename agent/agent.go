@@ -46,6 +46,10 @@ type Agent struct {
 	counts  counts
 	store   *store      // nil: no dataset is written
 	started atomic.Bool // a recorder has begun to trace
+	hooks   hooks
+	failed  chan failed // receives failed requests for memory
+
+	failures failures
 
 	mu       sync.Mutex
 	recorder *recorder.Recorder // nil: it is starting
@@ -65,7 +69,7 @@ type processKey struct {
 // counts are the agent's own counters since it was started.
 type counts struct {
 	attached, ended, refused, warnings, restarts atomic.Uint64
-	summaries, profiles                          atomic.Uint64
+	summaries, profiles, unjudged                atomic.Uint64
 	viewNanos                                    atomic.Int64
 }
 
@@ -74,6 +78,11 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 	a := &Agent{
 		config: c, version: version, source: source, log: log, labeler: &labeler{config: c}, pattern: c.pattern(),
 		targets: map[*recorder.Process]*target{}, pending: map[processKey]time.Time{}, dropped: map[processKey]bool{},
+		failed: make(chan failed, maxFailed),
+	}
+	var err error
+	if a.hooks, err = newHooks(c.Webhooks, log); err != nil {
+		return nil, err
 	}
 	if k := &c.Kubernetes; k.Names {
 		names, err := kube.New(&kube.Options{
@@ -117,6 +126,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	})
 	beside.Go(func() { a.summarize(ctx) })
+	beside.Go(func() { a.hooks.run(ctx) })
 	stored := a.startStore()
 	err = server(ctx)
 	cancel()
@@ -187,6 +197,7 @@ func (a *Agent) recordOnce(ctx context.Context) error {
 		clear(a.targets)
 		clear(a.pending)
 		a.mu.Unlock()
+		a.failures.forget()
 		if err := r.Close(); err != nil {
 			a.log.Warn(err.Error())
 		}
@@ -335,6 +346,9 @@ func (o *observer) repeats(text string) bool {
 
 // Event implements recorder.Observer.
 func (o *observer) Event(e recorder.Event) {
+	if e, ok := e.(*recorder.OutOfMemory); ok {
+		o.agent.fail(e)
+	}
 	for _, line := range notice.Lines(e, true) {
 		o.Notice(line)
 	}
@@ -379,6 +393,8 @@ func (o *observer) Ended(p *recorder.Process) {
 	t := a.targets[p]
 	delete(a.targets, p)
 	a.mu.Unlock()
+	totals := p.Totals()
+	a.failures.end(p, allocationsOf(&totals))
 	a.store.end(t, p)
 	a.log.Info("ended", "pid", p.PID(), "program", p.Script())
 }

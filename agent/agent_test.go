@@ -139,6 +139,11 @@ func (s *madeSource) arrive(t *madeTarget, blocks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arrived = append(s.arrived, t)
+	s.allocate(t, blocks)
+}
+
+// allocate adds the allocations of blocks. The caller holds the lock.
+func (s *madeSource) allocate(t *madeTarget, blocks int) {
 	for i := range uint64(blocks) {
 		s.events = append(s.events, event.Event{
 			Time: s.Now(), PID: uint32(t.pid), TID: uint32(t.pid), Kind: event.KindAlloc, Layer: event.LayerTorch,
@@ -161,6 +166,8 @@ func (s *madeSource) fail(err error) {
 	s.fails = err
 }
 
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 // running is an agent of a test with its server.
 type running struct {
 	*Agent
@@ -179,7 +186,7 @@ func start(t *testing.T, config string) *running {
 		r.sources <- s
 		return s, nil
 	}
-	r.Agent, err = New(c, "test", open, slog.New(slog.DiscardHandler))
+	r.Agent, err = New(c, "test", open, quiet())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -313,7 +320,7 @@ func TestFirstFailure(t *testing.T) {
 	require.NoError(t, err)
 	refused := errors.New("no rights")
 	open := func(*recorder.Options) (recorder.Source, error) { return nil, refused }
-	a, err := New(c, "test", open, slog.New(slog.DiscardHandler))
+	a, err := New(c, "test", open, quiet())
 	require.NoError(t, err)
 	require.ErrorIs(t, a.Run(t.Context()), refused)
 }
@@ -323,7 +330,7 @@ func TestSelect(t *testing.T) {
 	const rules = "relabel_configs: [{action: keep, source_labels: [__meta_process_executable_name], regex: agent.*}]"
 	c, err := ParseConfig([]byte("max_targets: 1\n" + rules))
 	require.NoError(t, err)
-	a, err := New(c, "test", nil, slog.New(slog.DiscardHandler))
+	a, err := New(c, "test", nil, quiet())
 	require.NoError(t, err)
 	self, err := process.Open(os.Getpid())
 	require.NoError(t, err)

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -66,6 +68,23 @@ type Config struct {
 	IdleRestart model.Duration `yaml:"idle_restart"`
 	// Dataset writes moments of the processes to disk.
 	Dataset DatasetConfig `yaml:"dataset"`
+	// Webhooks receive a message when a request for memory fails, or memory begins to grow.
+	Webhooks []WebhookConfig `yaml:"webhooks"`
+}
+
+// WebhookConfig is a receiver of messages.
+type WebhookConfig struct {
+	// Name identifies it in metrics and in the log.
+	Name string `yaml:"name"`
+	// URL is its address. URLFile is a file that has the address, where that is a secret.
+	URL     string `yaml:"url"`
+	URLFile string `yaml:"url_file"`
+	// TokenFile has a bearer token or, for PagerDuty, the routing key. Empty: none.
+	TokenFile string `yaml:"token_file"`
+	// Format is json, slack, alertmanager or pagerduty. Empty: json.
+	Format string `yaml:"format"`
+	// On lists the events that it receives: out_of_memory, growing. Empty: both.
+	On []string `yaml:"on"`
 }
 
 // DatasetConfig is the part of the configuration about the dataset.
@@ -185,7 +204,41 @@ func (c *Config) check() error {
 			return fmt.Errorf("labels: %q is no name of a label", name)
 		}
 	}
+	for i := range c.Webhooks {
+		if err := c.Webhooks[i].check(); err != nil {
+			return fmt.Errorf("webhooks, number %d: %w", i+1, err)
+		}
+	}
 	return c.checkAddress()
+}
+
+// check completes the configuration of a webhook, and reports what cannot be used.
+func (w *WebhookConfig) check() error {
+	if w.Name == "" {
+		return errors.New("name is missing: metrics and the log use it, because the address may be a secret")
+	}
+	if (w.URL == "") == (w.URLFile == "") {
+		return errors.New("set either url or url_file")
+	}
+	if w.Format == "" {
+		w.Format = plainFormat
+	}
+	if formats := []string{plainFormat, slackFormat, alertmanagerFormat, pagerDutyFormat}; !slices.Contains(formats, w.Format) {
+		return fmt.Errorf("format: %q is none of %s", w.Format, strings.Join(formats, ", "))
+	}
+	if w.Format == pagerDutyFormat && w.TokenFile == "" {
+		return errors.New("token_file is missing: PagerDuty needs a routing key")
+	}
+	events := []string{failedRequest, startsToGrow}
+	if len(w.On) == 0 {
+		w.On = events
+	}
+	for _, e := range w.On {
+		if !slices.Contains(events, e) {
+			return fmt.Errorf("on: %q is none of %s", e, strings.Join(events, ", "))
+		}
+	}
+	return nil
 }
 
 // checkAddress refuses to show jobs to everyone who can reach the machine, unless that was asked for.

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +45,7 @@ func TestDatasetFolder(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	c, err := ParseConfig([]byte("dataset: {dir: " + file + "/dataset}"))
 	require.NoError(t, err)
-	_, err = New(c, "test", nil, slog.New(slog.DiscardHandler))
+	_, err = New(c, "test", nil, quiet())
 	require.ErrorContains(t, err, "dataset.dir: ")
 	require.ErrorContains(t, err, "give a folder")
 }

@@ -67,6 +67,8 @@ var (
 	summaryCount    = counter("gputrace_agent_judged_total", "Times that the lines and the verdict of a process were computed.")
 	profileCount    = counter("gputrace_agent_profiles_total", "Profiles that were served.")
 	probeHits       = counter("gputrace_agent_probe_hits_total", "Runs of the probes since the recorder started, by outcome.")
+	unjudgedCount   = counter("gputrace_agent_unjudged_failures_total", "Failed requests without a summary, because many failed at once.")
+	hookMessages    = counter("gputrace_agent_webhook_messages_total", "Messages to a webhook: sent, failed or, if too many waited, dropped.")
 	podCount        = gauge("gputrace_agent_pods", "Pods of this node whose names are known.")
 	memoryLimit     = gauge("gputrace_agent_memory_limit_bytes", "memory_limit of the configuration.")
 	datasetRows     = counter("gputrace_agent_dataset_rows_total", "Rows of the dataset, by outcome: written or, if too many waited, dropped.")
@@ -137,7 +139,7 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 	}{
 		{attachedCount, a.counts.attached.Load()}, {endedCount, a.counts.ended.Load()}, {refusedCount, a.counts.refused.Load()},
 		{warningCount, a.counts.warnings.Load()}, {restartCount, a.counts.restarts.Load()}, {summaryCount, a.counts.summaries.Load()},
-		{profileCount, a.counts.profiles.Load()}, {memoryLimit, uint64(a.config.MemoryLimit)},
+		{profileCount, a.counts.profiles.Load()}, {unjudgedCount, a.counts.unjudged.Load()}, {memoryLimit, uint64(a.config.MemoryLimit)},
 	} {
 		s.add(m.metric, float64(m.value))
 	}
@@ -151,6 +153,11 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 		s.add(datasetRemoved, float64(n.removed.Load()))
 		s.add(datasetBytes, float64(n.bytes.Load()))
 		s.add(datasetFiles, float64(n.files.Load()))
+	}
+	for _, h := range a.hooks {
+		s.add(hookMessages, float64(h.sent.Load()), "webhook", h.config.Name, "outcome", "sent")
+		s.add(hookMessages, float64(h.failed.Load()), "webhook", h.config.Name, "outcome", "failed")
+		s.add(hookMessages, float64(h.dropped.Load()), "webhook", h.config.Name, "outcome", "dropped")
 	}
 	if n := a.labeler.names; n != nil {
 		pods, _ := n.Synced()
@@ -319,7 +326,7 @@ func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	registry := prometheus.NewRegistry()
 	c := &collector{agent: a, ctx: r.Context()}
 	if filtered(r) {
-		c.chose = func(t *target) bool { return matches(t, r.URL.Query()) }
+		c.chose = func(t *target) bool { return t.matches(r.URL.Query()) }
 	} else {
 		registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 		build := prometheus.NewDesc("gputrace_build_info", "1, with the version.", nil, prometheus.Labels{"version": a.version})

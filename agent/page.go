@@ -33,7 +33,10 @@ code{color:#555}b{white-space:nowrap}</style>{{end}}
 <tr><td><a href="/target?pid={{.PID}}">{{.PID}} {{.Program}}</a><br>{{range labels .Labels}}<code>{{.}}</code> {{end}}
 {{with .Summary}}<td><b>{{.Verdict}}</b> {{.Sentence}}<td class="n">{{bytes .Now}}<td class="n">{{bytes .Peak}}
 {{else}}<td>not judged yet<td><td>{{end}}{{end}}</table>{{else}}<p>No process that uses a GPU is traced.{{end}}
-<p><a href="/metrics">metrics</a> · <a href="/api/v1/targets">targets as JSON</a> · <a href="/sd">service discovery</a>
+{{if .Failures}}<h2>Requests that failed</h2><table><tr><th>when<th>process<th>what failed<th>afterwards{{range .Failures}}
+<tr><td>{{.Failed.Format "2006-01-02 15:04:05"}}<td>{{.PID}} {{.Program}}<br>{{range labels .Labels}}<code>{{.}}</code> {{end}}
+<td>{{.Text}}<td>{{.Afterwards}}{{end}}</table>{{end}}
+<p><a href="/metrics">metrics</a> · <a href="/api/v1/targets">targets as JSON</a> · <a href="/api/v1/failures">failures as JSON</a> · <a href="/sd">service discovery</a>
 · <a href="/debug/pprof/gpu_heap">profile of all</a>{{end}}
 {{define "target"}}{{template "head"}}<p><a href="/">all processes</a><h1>{{.PID}} {{.Program}}</h1>
 <p>{{range labels .Labels}}<code>{{.}}</code> {{end}}{{with .Summary}}
@@ -69,9 +72,10 @@ func newPageTarget(t *target) pageTarget {
 
 func (a *Agent) serveIndex(w http.ResponseWriter, r *http.Request) {
 	in := struct {
-		Node    string
-		Targets []pageTarget
-	}{Node: a.labeler.node}
+		Node     string
+		Targets  []pageTarget
+		Failures []failure
+	}{Node: a.labeler.node, Failures: a.failures.all(r)}
 	for _, t := range a.chosen(r) {
 		in.Targets = append(in.Targets, newPageTarget(t))
 	}

@@ -67,6 +67,7 @@ func (a *Agent) Handler() http.Handler {
 	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(slots, false))
 	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(slots, true))
 	m.HandleFunc("GET /api/v1/targets", a.serveTargets)
+	m.HandleFunc("GET /api/v1/failures", a.serveFailures)
 	m.HandleFunc("GET /sd", a.serveDiscovery)
 	m.HandleFunc("GET /target", a.servePage)
 	m.HandleFunc("GET /{$}", a.serveIndex)
@@ -102,16 +103,15 @@ func filtered(r *http.Request) bool {
 	return false
 }
 
-// matches reports whether a target has all labels that a request asks for. The parameter pod may also be namespace/name.
-func matches(t *target, query url.Values) bool {
-	labels := t.process.Labels()
+// matches reports whether a process has all labels that a request asks for. The parameter pod may also be namespace/name.
+func matches(labels map[string]string, pid int, query url.Values) bool {
 	for name, values := range query {
 		if slices.Contains(notFilters, name) {
 			continue
 		}
 		is := labels[name]
 		if !slices.ContainsFunc(values, func(v string) bool {
-			return v == is || name == "pod" && v == labels["namespace"]+"/"+is || name == "pid" && v == strconv.Itoa(t.process.PID())
+			return v == is || name == "pod" && v == labels["namespace"]+"/"+is || name == "pid" && v == strconv.Itoa(pid)
 		}) {
 			return false
 		}
@@ -119,9 +119,13 @@ func matches(t *target, query url.Values) bool {
 	return true
 }
 
+func (t *target) matches(query url.Values) bool {
+	return matches(t.process.Labels(), t.process.PID(), query)
+}
+
 // chosen returns the targets that a request asks for.
 func (a *Agent) chosen(r *http.Request) []*target {
-	return slices.DeleteFunc(a.all(), func(t *target) bool { return !matches(t, r.URL.Query()) })
+	return slices.DeleteFunc(a.all(), func(t *target) bool { return !t.matches(r.URL.Query()) })
 }
 
 // profile serves the live memory of the chosen targets in the format of pprof.
@@ -178,8 +182,7 @@ func (a *Agent) serveTargets(w http.ResponseWriter, r *http.Request) {
 		Targets []targetFile `json:"targets"`
 	}{a.version, []targetFile{}}
 	for _, t := range a.chosen(r) {
-		last, _ := t.last()
-		out.Targets = append(out.Targets, targetFile{t.process.PID(), t.process.Script(), t.process.Labels(), t.began, last})
+		out.Targets = append(out.Targets, t.file())
 	}
 	writeJSON(w, out)
 }

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,7 +104,7 @@ func storeOf(t *testing.T, dir string, rows int) *store {
 	c, err := ParseConfig([]byte("dataset: {dir: " + dir + "}"))
 	require.NoError(t, err)
 	c.Dataset.MaxRows = rows
-	return newStore(c, "test", "node/1", slog.New(slog.DiscardHandler))
+	return newStore(c, "test", "node/1", quiet())
 }
 
 // put lets rows of a day wait.

@@ -35,6 +35,7 @@ type target struct {
 	driver   time.Time           // when the driver may be asked again, after it did not answer
 	uses     []figures.DriverUse // as last read; nil: not known
 	keepNext time.Time           // when the dataset gets the next moment
+	growing  bool                // a verdict was GROWING
 
 	mu      sync.Mutex
 	peak    uint64 // highest peak in the dataset, bytes
@@ -100,6 +101,17 @@ func (a *Agent) summarize(ctx context.Context) {
 			}
 		}
 		wait := time.Second / 4
+		select {
+		case f := <-a.failed:
+			began := time.Now()
+			a.judge(f)
+			took := time.Since(began)
+			a.counts.viewNanos.Add(took.Nanoseconds())
+			if due = nil; took > 0 {
+				wait = took * (summaryShare - 1)
+			}
+		default:
+		}
 		if due != nil && !due.next.After(time.Now()) {
 			due.next = time.Now().Add(time.Duration(a.config.Interval))
 			took := a.summarizeOne(ctx, due)
@@ -131,9 +143,15 @@ func (a *Agent) summarizeOne(ctx context.Context, t *target) time.Duration {
 	began := time.Now()
 	s := a.newSummary(t, m)
 	a.store.keep(t, m, s, a.config.MaxLines)
+	a.failures.see(t.process, allocationsOf(m.Totals()))
 	t.mu.Lock()
 	t.summary, t.found = s, m.Found
 	t.mu.Unlock()
+	if s.Verdict == verdict.Growing && !t.growing {
+		t.growing = true
+		file := t.file()
+		a.hooks.send(&message{Event: startsToGrow, Text: s.Sentence, Target: &file})
+	}
 	return time.Since(began)
 }
 
@@ -246,6 +264,12 @@ func findings(r *leaks.Report) []finding {
 		out = append(out, finding{lineName(f.Name()), f.Bytes, f.LiveBytes, lineName(f.Holder), words.Line(f.Advice())})
 	}
 	return out
+}
+
+// file returns the target in JSON.
+func (t *target) file() targetFile {
+	last, _ := t.last()
+	return targetFile{t.process.PID(), t.process.Script(), t.process.Labels(), t.began, last}
 }
 
 // last returns the last summary, nil: none yet, and what was found in the process.

@@ -40,6 +40,8 @@ for step in range(80):
     time.sleep(0.02)
 print('ALLOCATED', torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved(), flush=True)
 wait('hold')
+try: torch.empty(1 << 45, dtype=torch.uint8, device='cuda')
+except torch.cuda.OutOfMemoryError: pass
 `
 
 const (
@@ -150,6 +152,8 @@ func TestAgent(t *testing.T) {
 	config := fmt.Sprintf("listen: %s\ninterval: 1s\ncache_dir: %s\nholders: false\nkubernetes: {names: true, api_server: %q, node: n1}\n"+
 		"relabel_configs: [{action: keep, source_labels: [namespace, pod, container], regex: ml;train-0;main}]\n"+
 		"dataset: {dir: %s, interval: 1s, flush: 1s}\n", address, env.cache, apiServer(t), filepath.Join(dir, "dataset"))
+	manager := startAlertmanager(t, dir)
+	config += fmt.Sprintf("webhooks: [{name: manager, url: 'http://%s/api/v2/alerts', format: alertmanager}]\n", manager)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(config), 0o644))
 	p := startPythonIn(t, []string{"RANK=1", "WORLD_SIZE=4"}, agentJob)
 	p.await(t, "READY")
@@ -185,9 +189,61 @@ func TestAgent(t *testing.T) {
 	p.touch(t, "hold")
 	p.wait(t)
 	require.NotContains(t, a.until(t, "/metrics", `gputrace_agent_targets 0\n`), "train-0")
+	a.until(t, "/api/v1/failures?pod=ml/train-0", `"requested_bytes": 35184372088832,\s+"requested_at": "[^"]*:16 `)
+	live := strconv.FormatUint(want["gputrace_live_bytes"], 10)
+	require.Regexp(t, `"in_use_bytes": `+live+`,`, a.get("/api/v1/failures"), "PyTorch's own figure, of the failed request")
+	alerted(t, manager, map[string]string{
+		"GPUMemoryGrowing": `\b1\.0 MiB\b.*\bstep\b`, "GPUOutOfMemory": `^a request for 32.0 TiB at \S+:16 <module> failed with `,
+	})
 	require.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	<-a.exited
 	require.Equal(t, 0, a.cmd.ProcessState.ExitCode(), a.stderr.String())
+}
+
+// startAlertmanager starts a real Alertmanager, and returns its address.
+func startAlertmanager(t *testing.T, dir string) string {
+	t.Helper()
+	address, file := freeAddress(t), filepath.Join(dir, "alertmanager.yml")
+	require.NoError(t, os.WriteFile(file, []byte("route: {receiver: none}\nreceivers: [{name: none}]\n"), 0o644))
+	cmd := exec.Command("prometheus-alertmanager", "--config.file="+file, "--storage.path="+filepath.Join(dir, "alertmanager"),
+		"--web.listen-address="+address, "--cluster.listen-address=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, cmd.Start(), "apt-get install prometheus-alertmanager")
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return address
+}
+
+// alerted waits until Alertmanager has the alerts about the pod, by name and description.
+func alerted(t *testing.T, manager string, want map[string]string) {
+	t.Helper()
+	var body []byte
+	defer func() {
+		if t.Failed() {
+			t.Logf("Alertmanager has %s", body)
+		}
+	}()
+	eventually(t, "alerts in Alertmanager", func() bool {
+		response, err := http.Get("http://" + manager + "/api/v2/alerts?filter=pod%3D%22train-0%22")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		var got []struct{ Labels, Annotations map[string]string }
+		if body, err = io.ReadAll(response.Body); err != nil || json.Unmarshal(body, &got) != nil {
+			return false
+		}
+		found := map[string]bool{}
+		for _, a := range got {
+			name := a.Labels["alertname"]
+			if e := want[name]; e != "" && regexp.MustCompile(e).MatchString(a.Annotations["description"]) && a.Labels["rank"] == "1" {
+				found[name] = true
+			}
+		}
+		return len(found) == len(want)
+	})
 }
 
 // asksDataset reports whether DuckDB finds PyTorch's figures in the dataset that the agent wrote, and the growth that it judged.

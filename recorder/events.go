@@ -39,9 +39,14 @@ const (
 type OutOfMemory struct {
 	Process *Process
 	Time    uint64 // on the clock of the events
+	Device  event.Device
+	Site    string // the line of the program that made the request
 	Bytes   uint64
 	Kept    string // the folder that has the recording up to here; empty: none
 }
+
+// Moment returns the process as it is at the failed request. Only Observer.Event may call it.
+func (o *OutOfMemory) Moment() *Moment { return o.Process.moment() }
 
 // Survived means that a program goes on after a failed request, and so does a recording that was to end with it.
 type Survived struct{ Process *Process }

@@ -108,11 +108,23 @@ func (f *failures) failed(e *event.Event) {
 	}
 	f.read()
 	f.askHolders()
-	failed := &OutOfMemory{Process: p, Time: e.Time, Bytes: e.Size}
+	failed := &OutOfMemory{Process: p, Time: e.Time, Device: e.Device, Site: p.siteName(e.Stack), Bytes: e.Size}
 	if !f.hasNoFolder() {
 		failed.Kept = nameOf(f.kept)
 	}
 	p.observer.Event(failed)
+}
+
+// siteName returns the line of the program after which a stack is named.
+func (p *Process) siteName(id event.StackID) string {
+	st := p.joiner.Stack(id)
+	if id == 0 {
+		return stacks.NoStack
+	}
+	if st == nil || len(st.Frames) == 0 {
+		return stacks.UnknownStack
+	}
+	return stacks.Name(st.Frames, stacks.OwnFrame(st.Frames, p.torchFolders()))
 }
 
 // hasNoFolder reports whether the last failure came after keptFailures others.
