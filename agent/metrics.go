@@ -68,7 +68,7 @@ var (
 	profileCount    = counter("gputrace_agent_profiles_total", "Profiles that were served.")
 	probeHits       = counter("gputrace_agent_probe_hits_total", "Runs of the probes since the recorder started, by outcome.")
 	unjudgedCount   = counter("gputrace_agent_unjudged_failures_total", "Failed requests without a summary, because many failed at once.")
-	hookMessages    = counter("gputrace_agent_webhook_messages_total", "Messages to a webhook: sent, failed or, if too many waited, dropped.")
+	hookMessages    = counter("gputrace_agent_webhook_messages_total", "Messages to a webhook: sent, failed, or dropped because many waited.")
 	podCount        = gauge("gputrace_agent_pods", "Pods of this node whose names are known.")
 	memoryLimit     = gauge("gputrace_agent_memory_limit_bytes", "memory_limit of the configuration.")
 	datasetRows     = counter("gputrace_agent_dataset_rows_total", "Rows of the dataset, by outcome: written or, if too many waited, dropped.")
