@@ -36,7 +36,7 @@ type failure struct {
 }
 
 const (
-	// maxFailures is the number of failed requests that are kept, and maxPerProcess that of one process. The oldest are dropped.
+	// maxFailures is the number of failed requests that are kept, and maxPerProcess the limit for one process. The oldest are dropped.
 	maxFailures   = 100
 	maxPerProcess = 10
 	// maxFailed is how many failed requests may wait for their summary.

@@ -106,7 +106,9 @@ var rules = []Rule{
 		"it has not read yet: read from both, or drop it", beforeTee)},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
-	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%[1]s has a reset(), which was not called in this time: call %[1]s.reset() at the end of each epoch", func(e *Evidence) string { return short(e.Facts.Reset) })},
+	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%s was not emptied in this time: "+
+		"call its reset() after each epoch or, if that is done, let reset() begin new lists",
+		func(e *Evidence) string { return short(e.Facts.Reset) })},
 	{"linked", isLinked, sayLinked},
 	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
 		"set .grad = None after each step")},

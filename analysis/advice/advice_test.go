@@ -162,7 +162,7 @@ var proofs = map[string]struct {
 	},
 	"metric": {
 		is:   Evidence{Holder: "main() local task.quality.preds[0..229]", Facts: Facts{Reset: "main() local task.quality"}},
-		says: "task.quality has a reset(), which was not called in this time",
+		says: "task.quality was not emptied in this time: call its reset() after each epoch or, if that is done, let reset() begin new lists",
 		not: map[string]Evidence{
 			"no reset":    {Holder: "task.quality.preds[0..229]"},
 			"one element": {Holder: "task.quality.total", Facts: Facts{Reset: "task.quality"}},

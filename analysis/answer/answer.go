@@ -84,6 +84,8 @@ type Answer struct {
 	Events    uint64 // number in the whole recording
 	Leaks     *leaks.Report
 	Case      *oom.Case // the failed request that the answer begins with; nil: none failed
+	Failures  int       // number of failed requests
+	Failed    uint64    // time of the first of them, CLOCK_BOOTTIME nanoseconds; 0: none failed
 
 	Rate  float64 // of all growth on devices, bytes per second; 0: none
 	Since uint64  // when the growth began, CLOCK_BOOTTIME nanoseconds; 0: not known
@@ -171,7 +173,10 @@ func New(in *Input) *Answer {
 		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
 	}
 	if in.OOM != nil {
-		a.Case = in.OOM.Main()
+		a.Case, a.Failures = in.OOM.Main(), len(in.OOM.Cases)+in.OOM.More
+		if a.Failures > 0 {
+			a.Failed = in.OOM.Cases[0].Time
+		}
 	}
 	g := newGrouping(in)
 	a.Rows, a.Rest, a.Total = g.rows()

@@ -19,6 +19,7 @@ type course struct {
 	freed  heap.Count
 	lines  map[string]*passes // by line that was refused something
 	asks   requests
+	climb  climb
 }
 
 type point struct{ time, allocated uint64 }
@@ -118,6 +119,7 @@ func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved
 			s.idle = reserved - allocated
 		}
 	}
+	c.climb.see(e.Time, c.last, allocated, c.made)
 	c.last = allocated
 	switch e.Kind {
 	case event.KindAlloc:

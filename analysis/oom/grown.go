@@ -128,7 +128,11 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 		return
 	}
 	if from, _, ok := f.in.Steps.Span(c.Step); ok && c.Step > 0 && c.Healthy != event.Unknown {
-		c.setLargestGrowth(f.bySite(c, h, from))
+		c.setLargestGrowth(f.bySite(c, h, from), c.Healthy)
+		return
+	}
+	if c.Since > 0 {
+		c.setLargestGrowth(f.bySite(c, h, c.Since), c.Low)
 		return
 	}
 	if keeps := t.freed.Bytes <= t.made.Bytes/fillFrees; keeps && c.State == 0 && !c.hasEarlier() {
@@ -217,7 +221,8 @@ func (c *Case) hold(g *Growth) {
 	}
 }
 
-func (c *Case) setLargestGrowth(rows []Growth) {
+// setLargestGrowth takes the largest line, or all lines of an evaluation. They must exceed what is usual, bytes.
+func (c *Case) setLargestGrowth(rows []Growth, usual uint64) {
 	if sortGrowth(rows); len(rows) == 0 {
 		return
 	}
@@ -230,11 +235,11 @@ func (c *Case) setLargestGrowth(rows []Growth) {
 		}
 	}
 	g, older := rows[0], c.Torch.Allocated-min(c.Torch.Allocated, own)
-	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > c.Healthy+c.Healthy/grownBeyond {
+	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > usual+usual/grownBeyond {
 		c.Grown = g
 	}
 	few := c.Spread.Places < spreadPlaces || c.Spread.Bytes < own/grownShare
-	if c.Grown.Site != "" || few || older+own <= c.Healthy+c.Healthy/grownBeyond {
+	if c.Grown.Site != "" || few || older+own <= usual+usual/grownBeyond {
 		c.Spread = Growth{}
 	}
 	c.hold(&c.Grown)

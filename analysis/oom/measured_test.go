@@ -119,7 +119,7 @@ func TestLargestGrowth(t *testing.T) {
 				{Site: "a", Holder: "w", Count: heap.Count{Bytes: 4}},
 			}}
 			rows := slices.Clone(tt.rows)
-			c.setLargestGrowth(rows)
+			c.setLargestGrowth(rows, c.Healthy)
 			require.Equal(t, tt.want, c.Grown.Site)
 			if tt.want == "" {
 				return
@@ -288,7 +288,7 @@ func TestSpread(t *testing.T) {
 		"no more than before": {[]Growth{row(evaluation, 4, 30), row(evaluation, 4, 28)}, 95, 0},
 	} {
 		c := &Case{Healthy: tt.healthy, Torch: balance.Torch{Allocated: 100}}
-		c.setLargestGrowth(tt.rows)
+		c.setLargestGrowth(tt.rows, c.Healthy)
 		require.Equal(t, tt.want, c.Spread.Bytes, name)
 		require.Equal(t, tt.want > 0, c.Spread.Places > 0, name)
 	}

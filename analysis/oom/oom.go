@@ -155,16 +155,19 @@ type Case struct {
 	Casts     uint64      // bytes of copies of weights that autocast keeps
 	Gathered  uint64      // bytes that nn.DataParallel has gathered on the device in this step
 
-	Grown   Growth    // within the failing step; Site is empty: no line stands out
-	Spread  Growth    // of an evaluation's lines together, if Grown has none and they keep blocks of many operations; Places 0: no
-	Passes  Passes    // forward passes of the failing step that wait for one backward pass; Count 0: none
-	Fill    Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
-	Joined  Growth    // blocks of one line that the request was to copy into one; Site is empty: not known to be any
-	Departs Departure // the first request of the failing step that no step before had so large
-	Ladder  Ladder    // of the requests of the line that failed
-	State   uint64    // allocated by the optimizer in its first step, if the request failed in that; 0: it did not
-	Need    uint64    // how much was missing; Unknown
-	Follows uint64    // how much earlier steps needed after this request, beyond it; Unknown: none made it
+	Grown  Growth // within the failing step; Site is empty: no line stands out
+	Spread Growth // of an evaluation's lines together, if Grown has none and they keep blocks of many operations; Places 0: no
+	// Since is when the memory began to rise to what it was, CLOCK_BOOTTIME nanoseconds, and Low what was allocated then, bytes, if no step
+	// is known: Grown, Spread and Passes are then about this time instead of a step. 0: a step is known, or there was no such rise.
+	Since, Low uint64
+	Passes     Passes    // forward passes of the failing step that wait for one backward pass; Count 0: none
+	Fill       Growth    // allocated by one line before any step, with almost nothing freed; Site is empty: none
+	Joined     Growth    // blocks of one line that the request was to copy into one; Site is empty: not known to be any
+	Departs    Departure // the first request of the failing step that no step before had so large
+	Ladder     Ladder    // of the requests of the line that failed
+	State      uint64    // allocated by the optimizer in its first step, if the request failed in that; 0: it did not
+	Need       uint64    // how much was missing; Unknown
+	Follows    uint64    // how much earlier steps needed after this request, beyond it; Unknown: none made it
 
 	// Causes lists what takes memory, each evaluated separately: first those that would have been enough alone, sorted by how far
 	// they exceed what is usual. Decision is the first of them, otherwise Full, and Also has the others that are enough alone.

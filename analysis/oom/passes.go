@@ -45,19 +45,34 @@ func (f *follower) blocksSince(c *Case, h *heap.Heap, from uint64) (out []stepBl
 	return out
 }
 
-// blocksOfStep returns the live blocks of a case's step, the oldest first; nil: the step is not known.
+// blocksOfStep returns the live blocks of a case's step, the oldest first. If the step is not known, it returns the blocks of the rise
+// before the failure; nil: there was none.
 func (f *follower) blocksOfStep(c *Case, h *heap.Heap) []stepBlock {
 	from, _, ok := f.in.Steps.Span(c.Step)
 	if !ok || c.Step == 0 {
-		return nil
+		f.setSince(c)
+		if from = c.Since; from == 0 {
+			return nil
+		}
 	}
 	return f.blocksSince(c, h, from)
+}
+
+// setSince finds the rise of the memory before the failure.
+func (f *follower) setSince(c *Case) {
+	t := f.totals[accountKey{c.PID, c.Device}]
+	if t == nil || c.Torch.Allocated == event.Unknown || t.freed.Bytes <= t.made.Bytes/fillFrees {
+		return // Fill has what was allocated since the beginning
+	}
+	if x, ok := t.climb.began(c.Torch.Allocated, t.made); ok {
+		c.Since, c.Low = x.time, x.total
+	}
 }
 
 // setPasses finds forward passes that wait for one backward pass, as when the losses of several inputs are added up. all is the step's
 // blocks.
 func (f *follower) setPasses(c *Case, all []stepBlock) {
-	if c.Phase != phases.Forward {
+	if c.Phase != phases.Forward && c.Phase != phases.Input {
 		return
 	}
 	inputs, own := map[event.StackID]int{}, uint64(0)

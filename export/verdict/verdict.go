@@ -163,6 +163,12 @@ func outOfMemory(a *answer.Answer) *Text {
 		Word: OutOfMemory, Text: strings.TrimPrefix(table.OOMHead(a.Case, a.Start), OutOfMemory+"  "),
 		Notes: []Note{{"why", why.Text(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
 	}
+	if n := a.Failures - 1; n > 0 {
+		t.Text += fmt.Sprintf("; %s failed too", table.Plural(uint64(n), "other request"))
+		if a.Failed != a.Case.Time {
+			t.Text += ", the first at " + table.Offset(a.Failed, a.Start)
+		}
+	}
 	if a.GrowsBesides() {
 		t.Notes = append(t.Notes, Note{"grows", growing(a)})
 	}

@@ -500,25 +500,35 @@ func heldText(g *oom.Growth) string {
 	return fmt.Sprintf("; %s of it is held by %s", table.Bytes(g.Held), line(varpath.Readable(g.Holder)))
 }
 
+// withinWhat begins a sentence about the failing step or, if no step is known, about the rise before the failure.
+func withinWhat(c *oom.Case) string {
+	if c.Since == 0 {
+		return ". Within this step"
+	}
+	return fmt.Sprintf(". In the last %.1f s memory rose from %s:", float64(c.Time-c.Since)/1e9, table.Bytes(c.Low))
+}
+
 // withinText describes what stands out in the failing step.
 func withinText(c *oom.Case) (text string) {
 	if c.State > 0 {
 		return fmt.Sprintf(". The optimizer was making its state, of which %s is there", table.Bytes(c.State))
 	}
 	if p := &c.Passes; p.Count > 0 {
-		return fmt.Sprintf(". Within this step the activations of %d inputs that %s brought are in use, about %s of each. "+
+		return fmt.Sprintf("%s the activations of %d inputs that %s brought are in use, about %s of each. "+
 			"Where their losses do not depend on each other, call backward() for each: a sum keeps them all",
-			p.Count, line(p.Site), table.Bytes(p.Each))
+			withinWhat(c), p.Count, line(p.Site), table.Bytes(p.Each))
 	}
 	if s := &c.Spread; s.Places > 0 {
-		return fmt.Sprintf(". Within this step %s of %d operations are still in use, %s. %s", table.Plural(s.Objects, "block"), s.Places,
+		return fmt.Sprintf("%s %s of %d operations are still in use, %s. %s", withinWhat(c), table.Plural(s.Objects, "block"), s.Places,
 			table.Bytes(s.Bytes), c.Advice())
 	}
 	g := &c.Grown
 	if g.Site == "" {
 		return ""
 	}
-	text = fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
+	blocks := table.Plural(g.Objects, "block")
+	text = fmt.Sprintf("%s %s has allocated %s that are still in use, %s", withinWhat(c), line(g.Site), blocks, table.Bytes(g.Bytes))
+	text += heldText(g)
 	if advice := c.Advice(); advice != "" {
 		text += ". " + advice
 	}

@@ -16,6 +16,8 @@ const (
 	maxHookGraph = 1 << 14
 	// costHook is less than what a graph without a variable costs: its hook says more.
 	costHook = 40
+	// costContext is the same of a custom function that keeps itself.
+	costContext = 50
 )
 
 // ownHooks adds a root for each hook of a graph that refers back to a tensor of the same graph, or of one that goes on from it: the node
@@ -31,6 +33,29 @@ func (w *Graph) ownHooks(nodes []uint64) {
 			}
 			for _, way := range w.waysBack(node, r) {
 				w.noteHook(way)
+			}
+		}
+	}
+	w.Run()
+}
+
+// maxContexts bounds the custom functions that are looked at.
+const maxContexts = 1 << 13
+
+// ownContexts adds a root for the node of each custom function whose ctx refers to an output of the function, or to what was computed from
+// one: the node keeps its ctx, and the ctx keeps the node. Such a node stays whatever else of its graph is freed.
+func (w *Graph) ownContexts(nodes []uint64) {
+	var refs []pyobject.Ref
+	n := 0
+	for _, node := range nodes {
+		refs = w.t.NodeRefs(refs[:0], node)
+		for _, r := range refs {
+			if r.Kind != torchlayout.RefContext || w.reached(node) || w.reached(r.Target) || n == maxContexts {
+				continue
+			}
+			n++
+			if len(w.waysBack(node, r)) > 0 {
+				w.push(node, w.now+costContext, noParent, RootNative, node)
 			}
 		}
 	}

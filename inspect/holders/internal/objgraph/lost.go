@@ -13,7 +13,8 @@ import (
 )
 
 // Adrift adds a root for graphs that no Python object leads to: a backward pass that runs, or C++ code that keeps a
-// loss. The roots are the hooks that keep their own graph, else the nodes that no other such node leads to.
+// loss. The roots are the hooks that keep their own graph, then the custom functions that do, else the nodes that no other such node
+// leads to.
 func (w *Graph) Adrift() {
 	t := w.t
 	if !t.KnowsNodes() {
@@ -38,6 +39,7 @@ func (w *Graph) Adrift() {
 		}
 	})
 	w.ownHooks(nodes)
+	w.ownContexts(nodes)
 	for _, a := range nodes {
 		if !below[a] && !w.reached(a) {
 			w.push(a, w.now+costAdrift, noParent, RootNative, a)
