@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
@@ -221,4 +222,35 @@ func TestWebhookConfig(t *testing.T) {
 		_, err = New(c, "test", nil, quiet())
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestAllocations: a profile of some seconds has what was allocated in them, and that of no time everything since the attach.
+func TestAllocations(t *testing.T) {
+	r := start(t, "")
+	s := <-r.sources
+	one := &madeTarget{pid: 1 << 30, file: "/app/train.py"}
+	s.arrive(one, 3)
+	r.until("/metrics", "gputrace_agent_targets 1\n")
+	r.until("/api/v1/targets", `"in_use_bytes": 1536`)
+	allocated := func(query string) (objects, bytes int64, p *profile.Profile) {
+		code, body := r.get("/debug/pprof/gpu_allocs" + query)
+		require.Equal(t, http.StatusOK, code, body)
+		p, err := profile.ParseData([]byte(body))
+		require.NoError(t, err)
+		for _, sample := range p.Sample {
+			objects, bytes = objects+sample.Value[0], bytes+sample.Value[1]
+		}
+		return objects, bytes, p
+	}
+	objects, bytes, _ := allocated("")
+	require.Equal(t, []int64{3, 1536}, []int64{objects, bytes})
+	time.AfterFunc(300*time.Millisecond, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.allocate(one, 2)
+	})
+	objects, bytes, p := allocated("?seconds=1")
+	require.Equal(t, []int64{2, 1024}, []int64{objects, bytes})
+	require.Equal(t, "alloc_space", p.DefaultSampleType)
+	require.GreaterOrEqual(t, p.DurationNanos, int64(time.Second))
 }

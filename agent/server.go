@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/pprof/profile"
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/gputrace/gputrace/export/pprof"
@@ -66,6 +68,7 @@ func (a *Agent) Handler() http.Handler {
 	m.HandleFunc("GET /metrics", a.serveMetrics)
 	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(slots, false))
 	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(slots, true))
+	m.HandleFunc("GET /debug/pprof/gpu_allocs", a.allocations(slots))
 	m.HandleFunc("GET /api/v1/targets", a.serveTargets)
 	m.HandleFunc("GET /api/v1/failures", a.serveFailures)
 	m.HandleFunc("GET /sd", a.serveDiscovery)
@@ -131,39 +134,118 @@ func (a *Agent) chosen(r *http.Request) []*target {
 // profile serves the live memory of the chosen targets in the format of pprof.
 func (a *Agent) profile(slots chan struct{}, peak bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		case <-r.Context().Done():
+		var b bytes.Buffer
+		if _, err := a.writeProfile(&b, r, slots, pprof.InUse, peak, nil); err != nil {
+			sendError(w, err)
 			return
 		}
-		all, err := a.moments(r.Context(), a.chosen(r))
+		a.sendProfile(w, &b)
+	}
+}
+
+// mostSeconds is the longest time for which a profile may watch allocations, within writeTimeout.
+const mostSeconds = 100
+
+// allocations serves what the chosen targets allocated since the attach or, with the parameter seconds, from now on for that time.
+func (a *Agent) allocations(slots chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var seconds int
+		if text := r.URL.Query().Get("seconds"); text != "" {
+			var err error
+			if seconds, err = strconv.Atoi(text); err != nil || seconds < 1 || seconds > mostSeconds {
+				http.Error(w, fmt.Sprintf("seconds: %q is no number from 1 to %d", text, mostSeconds), http.StatusBadRequest)
+				return
+			}
+		}
+		var before, after bytes.Buffer
+		began := time.Now()
+		those, err := a.writeProfile(&before, r, slots, pprof.Alloc, false, nil)
+		if err == nil && seconds > 0 {
+			err = a.watch(r, slots, &before, &after, those, time.Duration(seconds)*time.Second, began)
+			before = after
+		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			sendError(w, err)
 			return
 		}
-		if len(all) == 0 {
-			http.Error(w, "no traced process has these labels; see /api/v1/targets", http.StatusNotFound)
-			return
-		}
-		var parts []pprof.Part
-		for i, v := range views(all, peak) {
-			p := all[i].Process
-			parts = append(parts, pprof.Part{View: v, Rank: p.Rank().Label(), Labels: p.Labels()})
-		}
-		in := pprof.Input{
-			View: parts[0].View, Rank: parts[0].Rank, Labels: parts[0].Labels, More: parts[1:], Kind: pprof.InUse, Time: all[0].Time,
-			Comments: []string{"gputrace " + a.version + " agent"},
-		}
-		if peak && len(parts) > 1 {
-			in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
-		}
-		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set("Content-Disposition", `attachment; filename="gpu.pb.gz"`)
-		a.counts.profiles.Add(1)
-		if err := pprof.Write(w, in); err != nil {
-			a.log.Warn("a profile was not sent", "error", err)
-		}
+		a.sendProfile(w, &before)
+	}
+}
+
+// watch waits, and writes what happened since a profile.
+func (a *Agent) watch(r *http.Request, slots chan struct{}, before, out *bytes.Buffer, those []*target, d time.Duration, began time.Time) error {
+	base, err := profile.ParseData(before.Bytes())
+	if err != nil {
+		return fmt.Errorf("read the first profile: %w", err)
+	}
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	var b bytes.Buffer
+	if _, err := a.writeProfile(&b, r, slots, pprof.Alloc, false, those); err != nil {
+		return err
+	}
+	now, err := profile.ParseData(b.Bytes())
+	if err != nil {
+		return fmt.Errorf("read the second profile: %w", err)
+	}
+	return pprof.WriteDelta(out, base, now, time.Since(began))
+}
+
+// errNoTarget is the answer to a request for a profile of no process.
+var errNoTarget = errors.New("no traced process has these labels; see /api/v1/targets")
+
+// sendError answers with an error.
+func sendError(w http.ResponseWriter, err error) {
+	status := http.StatusServiceUnavailable
+	if errors.Is(err, errNoTarget) {
+		status = http.StatusNotFound
+	}
+	http.Error(w, err.Error(), status)
+}
+
+// writeProfile writes a profile of the chosen targets, or of those given, and returns them. It waits for one of the slots.
+func (a *Agent) writeProfile(w io.Writer, r *http.Request, slots chan struct{}, kind pprof.Kind, peak bool, those []*target) ([]*target, error) {
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	if those == nil {
+		those = a.chosen(r)
+	}
+	all, err := a.moments(r.Context(), those)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, errNoTarget
+	}
+	var parts []pprof.Part
+	for i, v := range views(all, peak) {
+		p := all[i].Process
+		parts = append(parts, pprof.Part{View: v, Rank: p.Rank().Label(), Labels: p.Labels()})
+	}
+	in := pprof.Input{
+		View: parts[0].View, Rank: parts[0].Rank, Labels: parts[0].Labels, More: parts[1:], Kind: kind, Time: all[0].Time,
+		Comments: []string{"gputrace " + a.version + " agent"},
+	}
+	if peak && len(parts) > 1 {
+		in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
+	}
+	return those, pprof.Write(w, in)
+}
+
+// sendProfile answers with a profile.
+func (a *Agent) sendProfile(w http.ResponseWriter, b *bytes.Buffer) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="gpu.pb.gz"`)
+	a.counts.profiles.Add(1)
+	if _, err := b.WriteTo(w); err != nil {
+		a.log.Warn("a profile was not sent", "error", err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // owed is a part of the sentence that each pattern of advice.py must get; empty: it is a near miss, and must get none of them.
 var owed = map[string]string{
 	"graph": ".item()", "scalars": ".item()", "thread": "enter it on this thread", "create_graph": "torch.autograd.grad", "autocast": "leave the context",
-	"ctx": "ctx.save_for_backward()", "chain": ".detach()", "cycle": "call gc.collect()", "metric": "quality.reset()", "cache": "give it a limit",
+	"ctx": "ctx.save_for_backward()", "chain": ".detach()", "cycle": "call gc.collect()", "metric": "quality was not emptied", "cache": "give it a limit",
 	"lru": "a smaller maxsize", "hooks": "register it once", "optimizers": "keeps every optimizer", "parameters": "gets new parameters", "pinned": "pin one buffer",
 	"own_hook": "whose graph keeps the hook", "linked": "x.parent = None",
 	"plain_list": "", "hook_list": "",

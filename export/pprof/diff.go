@@ -5,6 +5,7 @@ package pprof
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/google/pprof/profile"
 )
@@ -12,6 +13,25 @@ import (
 // baseLabel marks the samples of what is compared with, as pprof itself does for -diff_base: percentages are of their sum
 // (github.com/google/pprof, profile.Sample.DiffBaseSample).
 const baseLabel = "pprof::base"
+
+// WriteDelta writes what happened in the time between two profiles of the same processes, as Go's own servers do for a profile with the
+// parameter seconds: the values of after less those of before, per stack. The profiles are not changed.
+func WriteDelta(w io.Writer, before, after *profile.Profile, took time.Duration) error {
+	base := before.Copy()
+	base.Scale(-1)
+	p, err := profile.Merge([]*profile.Profile{after.Copy(), base})
+	if err == nil {
+		err = p.CheckValid()
+	}
+	if err != nil {
+		return fmt.Errorf("subtract profiles: %w", err)
+	}
+	p.TimeNanos, p.DurationNanos, p.Comments = after.TimeNanos, took.Nanoseconds(), after.Comments
+	if err := p.Write(w); err != nil {
+		return fmt.Errorf("write profile: %w", err)
+	}
+	return nil
+}
 
 // WriteDiff writes what was added between two profiles: the samples of after, and those of before with their values negated.
 // pprof shows of it what it shows of the two with -diff_base, and other tools the sums. The profiles are not changed. An error
