@@ -296,7 +296,9 @@ func (r *running) checkProfiles(pid string) {
 		}
 		require.Equal(r.t, want, sum, path)
 	}
-	for query, want := range map[string]int{"pod=none": http.StatusNotFound, "seconds=0": http.StatusBadRequest, "seconds=1h": http.StatusBadRequest} {
+	for query, want := range map[string]int{
+		"pod=none": http.StatusNotFound, "seconds=0": http.StatusBadRequest, "seconds=1h": http.StatusBadRequest,
+	} {
 		code, _ := r.get("/debug/pprof/gpu_allocs?" + query)
 		require.Equal(r.t, want, code, query)
 	}

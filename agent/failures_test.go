@@ -224,7 +224,7 @@ func TestWebhookConfig(t *testing.T) {
 	}
 }
 
-// TestAllocations: a profile of some seconds has what was allocated in them, and that of no time everything since the attach.
+// TestAllocations: a profile of some seconds has what was allocated in them, and without a time everything since the attach.
 func TestAllocations(t *testing.T) {
 	r := start(t, "")
 	s := <-r.sources

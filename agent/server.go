@@ -173,7 +173,9 @@ func (a *Agent) allocations(slots chan struct{}) http.HandlerFunc {
 }
 
 // watch waits, and writes what happened since a profile.
-func (a *Agent) watch(r *http.Request, slots chan struct{}, before, out *bytes.Buffer, those []*target, d time.Duration, began time.Time) error {
+func (a *Agent) watch(
+	r *http.Request, slots chan struct{}, before, out *bytes.Buffer, those []*target, d time.Duration, began time.Time,
+) error {
 	base, err := profile.ParseData(before.Bytes())
 	if err != nil {
 		return fmt.Errorf("read the first profile: %w", err)
@@ -207,7 +209,9 @@ func sendError(w http.ResponseWriter, err error) {
 }
 
 // writeProfile writes a profile of the chosen targets, or of those given, and returns them. It waits for one of the slots.
-func (a *Agent) writeProfile(w io.Writer, r *http.Request, slots chan struct{}, kind pprof.Kind, peak bool, those []*target) ([]*target, error) {
+func (a *Agent) writeProfile(
+	w io.Writer, r *http.Request, slots chan struct{}, kind pprof.Kind, peak bool, those []*target,
+) ([]*target, error) {
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()

@@ -15,7 +15,7 @@ import (
 const baseLabel = "pprof::base"
 
 // WriteDelta writes what happened in the time between two profiles of the same processes, as Go's own servers do for a profile with the
-// parameter seconds: the values of after less those of before, per stack. The profiles are not changed.
+// parameter seconds: it subtracts before from after, per stack. The profiles are not changed.
 func WriteDelta(w io.Writer, before, after *profile.Profile, took time.Duration) error {
 	base := before.Copy()
 	base.Scale(-1)
