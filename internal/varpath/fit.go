@@ -16,7 +16,8 @@ const someElements = "[…]"
 // lies between the variable and the last attribute, then the elements of all containers. It is Readable.
 func Fit(name string, width int) string {
 	name = Readable(name)
-	p := Parse(name)
+	p := withoutRunner(Parse(name))
+	name = p.String()
 	if fits(name, width) || len(p.Elements) == 0 {
 		return cut(name, width)
 	}
@@ -73,6 +74,19 @@ func Fit(name string, width int) string {
 		return short
 	}
 	return cut(join([]string{closed[0], anyOf, closed[last]}), width)
+}
+
+// runner begins the place of the frame of asyncio.run(), whose only variable of interest is the program's own main coroutine
+// (Lib/asyncio/runners.py).
+const runner = "runners.py:"
+
+// withoutRunner begins a path in the program's main coroutine in place of the frame of asyncio.run() that waits for it.
+func withoutRunner(p Path) Path {
+	if !strings.HasPrefix(p.Where, runner) || len(p.Elements) < 3 || !strings.HasPrefix(p.Elements[1], suspended) {
+		return p
+	}
+	where := strings.TrimSuffix(strings.TrimPrefix(p.Elements[1], suspended), " local")
+	return Path{where, slices.Concat([]string{strings.TrimPrefix(p.Elements[2], " ")}, p.Elements[3:])}
 }
 
 // withoutCode leaves out where the code of a hook is.
