@@ -184,7 +184,7 @@ var mayImport = map[string][]string{
 	"export/compare":         {"analysis/leakdiff", "analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
 	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/size", "internal/sorts", "internal/varpath", "internal/words"},
-	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
+	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/varpath", "internal/words"},
 	"export/verdict": {
 		"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath",
 		"internal/words",

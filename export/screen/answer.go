@@ -20,6 +20,7 @@ import (
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/export/verdict"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -377,7 +378,7 @@ func rowTitle(r *answer.Row) string {
 
 // holderText returns the name of a holder, without the frame of a local variable and without the mark that it leads further.
 func holderText(name string) string {
-	name = strings.TrimSuffix(words.Line(name), " …")
+	name = varpath.InProgram(strings.TrimSuffix(words.Line(name), " …"))
 	if i := strings.Index(name, localMark); i >= 0 && strings.HasSuffix(name[:i], "()") { // else within a path, as for a traceback
 		return name[i+len(localMark):]
 	}

@@ -15,9 +15,8 @@ const someElements = "[…]"
 // elements of the last attribute they are, then those of one container before it, then those of all before it, then what
 // lies between the variable and the last attribute, then the elements of all containers. It is Readable.
 func Fit(name string, width int) string {
-	name = Readable(name)
-	p := withoutRunner(Parse(name))
-	name = p.String()
+	name = InProgram(Readable(name))
+	p := Parse(name)
 	if fits(name, width) || len(p.Elements) == 0 {
 		return cut(name, width)
 	}
@@ -80,13 +79,17 @@ func Fit(name string, width int) string {
 // (Lib/asyncio/runners.py).
 const runner = "runners.py:"
 
-// withoutRunner begins a path in the program's main coroutine in place of the frame of asyncio.run() that waits for it.
-func withoutRunner(p Path) Path {
-	if !strings.HasPrefix(p.Where, runner) || len(p.Elements) < 3 || !strings.HasPrefix(p.Elements[1], suspended) {
-		return p
+// InProgram begins a path in the program's main coroutine in place of the frame of asyncio.run() that waits for it.
+func InProgram(name string) string {
+	if !strings.HasPrefix(name, runner) {
+		return name
+	}
+	p := Parse(name)
+	if len(p.Elements) < 3 || !strings.HasPrefix(p.Elements[1], suspended) {
+		return name
 	}
 	where := strings.TrimSuffix(strings.TrimPrefix(p.Elements[1], suspended), " local")
-	return Path{where, slices.Concat([]string{strings.TrimPrefix(p.Elements[2], " ")}, p.Elements[3:])}
+	return Path{where, slices.Concat([]string{strings.TrimPrefix(p.Elements[2], " ")}, p.Elements[3:])}.String()
 }
 
 // withoutCode leaves out where the code of a hook is.

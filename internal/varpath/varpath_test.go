@@ -143,7 +143,7 @@ func TestFit(t *testing.T) {
 	stream := "a.py:81 main() local gateway.resumable[164 items in 1..327] suspended a.py:42 Sampler.stream() local kv"
 	require.Equal(t, "gateway.resumable[164 items in 1..327].kv", Fit(stream, 60))
 	require.Equal(t, "gateway.resumable…kv", Fit(stream, 32))
-	served := "runners.py:190 run() local main suspended a.py:9 main() local server.tasks{Task}._coro suspended a.py:6 handle() local cache[0..1]"
+	served := "runners.py:190 run() local main suspended a.py:9 main() local server.tasks{Task}._coro suspended a.py:6 f() local cache[0..1]"
 	require.Equal(t, "server.tasks{Task}._coro.cache[0..1]", Fit(served, 40))
 	require.Equal(t, "server…cache[0..1]", Fit(served, 20))
 	require.Equal(t, "main() local outs[0..9]", Fit("runners.py:190 run() local main suspended a.py:9 main() local outs[0..9]", 26))
