@@ -113,6 +113,17 @@ func TestExitHalf(t *testing.T) {
 	}
 }
 
+// TestExitAfterFailure: what the program freed before a failed request was not freed because it ended.
+func TestExitAfterFailure(t *testing.T) {
+	f := NewFollower(&steps.Table{}, 0, 0)
+	f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: 1, Allocated: 100})
+	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 2, Allocated: 30})
+	f.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Time: 3, Size: 200, Allocated: event.Unknown})
+	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 4, Allocated: 0})
+	require.EqualValues(t, 3, f.Course(true).Exit)
+	require.EqualValues(t, 30, f.Course(true).Last)
+}
+
 // TestCourseOfOneStep: the later half of an odd number of steps has the middle one.
 func TestCourseOfOneStep(t *testing.T) {
 	f := &Follower{levels: []level{{5, 90}, {4, 10}, {3, 8}, {2, 6}}}

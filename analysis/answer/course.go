@@ -90,7 +90,7 @@ type Follower struct {
 	reserved Reserves
 	stream   uint64          // of the allocation before; it mostly has the same
 	streams  map[uint64]bool // true: nothing was allocated before the later half
-	last     moment          // after the last allocation
+	last     moment          // after the last allocation, or request that failed
 	tail     []moment        // after the frees that follow it
 }
 
@@ -130,6 +130,10 @@ func (f *Follower) Course(ended bool) *Course {
 // See adds the next event.
 func (f *Follower) See(e *event.Event) {
 	before := f.sums.Sum()
+	if e.Kind == event.KindOutOfMemory && f.began { // what was freed until then was not freed by the end
+		f.last, f.tail = moment{e.Time, before}, f.tail[:0]
+		return
+	}
 	if _, ok := f.sums.See(e); !ok {
 		return
 	}
