@@ -142,7 +142,12 @@ var mayImport = map[string][]string{
 		"internal/output", "internal/progress", "process", "recorder", "recorder/folder",
 	},
 	// It runs gputrace itself for every answer.
-	"internal/mcpserver":    {"export/table", "internal/cli", "internal/exit", "process"},
+	"internal/mcpserver": {"export/table", "internal/cli", "internal/exit", "process"},
+	// It serves what report and export print.
+	"internal/servecli": {
+		"event/moment", "export", "export/html", "export/json", "export/table", "internal/cli", "internal/exit", "internal/gatecli",
+		"internal/output", "internal/words", "recorder/folder", "recording",
+	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
 	"internal/top":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "export/table", "export/verdict", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts", "internal/varpath", "internal/words", "recorder"},

@@ -100,8 +100,19 @@ type OpenOptions struct {
 	StepOn string
 	// Rules say in which part of a step an allocation is made; nil: the built-in ones.
 	Rules *phases.Rules
+	// Alone reads nothing but the file: the lines of a recording that was cut off have no text then. Otherwise their text is read from the
+	// Python files of this machine, which the recording names.
+	Alone bool
 	// Done is called after each replay that Open makes.
 	Done func()
+}
+
+// source returns what opens a Python file; nil: nothing does.
+func (o *OpenOptions) source() func(path string) io.Reader {
+	if o.Alone {
+		return nil
+	}
+	return openSource
 }
 
 func (o *OpenOptions) withDefaults() OpenOptions {
@@ -142,7 +153,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
-	t, err := traceOf(r, options.Rules)
+	t, err := traceOf(r, &options)
 	options.Done()
 	if err != nil {
 		return nil, errors.Join(exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err)), r.Close())
@@ -154,8 +165,8 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 }
 
 // traceOf replays a recording. What it says at its end, of libraries and lines of source, names its sites.
-func traceOf(r *recording.Reader, rules *phases.Rules) (*view.Trace, error) {
-	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: openSource, Rules: rules})
+func traceOf(r *recording.Reader, o *OpenOptions) (*view.Trace, error) {
+	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: o.source(), Rules: o.Rules})
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +176,7 @@ func traceOf(r *recording.Reader, rules *phases.Rules) (*view.Trace, error) {
 	}
 	if end := r.End(); end != nil {
 		t.SetOptions(&view.Options{
-			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) }, Rules: rules,
+			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) }, Rules: o.Rules,
 		})
 	}
 	return t, nil
@@ -260,7 +271,7 @@ func openSnapshot(path string, o *OpenOptions) (*Source, error) {
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
-	t, err := view.NewTrace(s, &view.Options{Source: openSource, Rules: o.Rules})
+	t, err := view.NewTrace(s, &view.Options{Source: o.source(), Rules: o.Rules})
 	if err == nil && t.Damage != nil {
 		err = t.Damage
 	}

@@ -5,11 +5,14 @@ package export
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // folderWith makes a folder that has empty files.
@@ -54,4 +57,26 @@ func TestRecordingsHere(t *testing.T) {
 	require.Equal(t, `did you mean "before"?`, recordingsHere("befroe"))
 	t.Chdir(folderWith(t, "a/trace.gputrace", "b/trace.gputrace", "c/trace.gputrace", "d/trace.gputrace"))
 	require.Equal(t, "recordings here: a, b, c and 1 more", recordingsHere("nosuch"))
+}
+
+// TestAlone: the lines of a recording that was cut off are read from the files that it names, unless it is opened alone.
+func TestAlone(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "train.py")
+	require.NoError(t, os.WriteFile(script, []byte("kept.append(secret)\n"), 0o644))
+	j := eventtest.NewJob()
+	j.Alloc(eventtest.Report+" "+script+":1:main", 1<<20)
+	path := filepath.Join(dir, TraceName)
+	w, err := recording.Create(path, &recording.Info{PID: 7}, j.Stack, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(j.Events))
+	require.NoError(t, w.Flush())
+	for _, alone := range []bool{false, true} {
+		s, err := Open(path, &OpenOptions{Alone: alone})
+		require.NoError(t, err)
+		var out strings.Builder
+		require.NoError(t, s.WriteBrief(&out, true))
+		require.Equal(t, !alone, strings.Contains(out.String(), "kept.append(secret)"), out.String())
+		require.NoError(t, s.Close())
+	}
 }

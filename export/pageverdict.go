@@ -59,6 +59,9 @@ var verdictKinds = map[string]html.VerdictKind{
 	verdict.Growing: html.VerdictGrowing, verdict.Steady: html.VerdictGood, verdict.OutOfMemory: html.VerdictBad, verdict.Unknown: html.VerdictUnknown,
 }
 
+// VerdictKind returns how good or bad a word of a verdict is, such as verdict.Growing.
+func VerdictKind(word string) html.VerdictKind { return verdictKinds[word] }
+
 // verdictOf is the verdict of an answer as a page shows it.
 func verdictOf(a *answer.Answer) *html.Verdict {
 	t := verdict.Of(a)

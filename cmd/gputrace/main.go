@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/internal/mcpserver"
 	_ "github.com/gputrace/gputrace/internal/secure" // with file capabilities, the environment is whole
+	"github.com/gputrace/gputrace/internal/servecli"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -105,7 +106,7 @@ func newApp() *cli.App {
 		Flags:     append(slices.Clone(record.Flags), &cli.BoolFlag{Name: "json", Usage: "list the processes that use a GPU as JSON"}, cli.HelpFlag), // cli adds it only if no command is called help
 		Commands: []*cli.Command{
 			record, runCommand(), topCommand(), reportCommand(), leaksCommand(), gatecli.OOMCommand(shared(), append(recordingFlags(), childrenFlag(), phasesFlag()), recordTo), gatecli.CheckCommand(shared()), gatecli.SummaryCommand(shared()), gatecli.FragmentsCommand(shared()), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), gatecli.WhatIfCommand(shared()), doctorCommand(),
-			mcpserver.Command(version), agentCommand(),
+			mcpserver.Command(version), agentCommand(), servecli.Command(shared()),
 			completionCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
 		},
 		HideHelpCommand:        true,

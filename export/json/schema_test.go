@@ -50,6 +50,7 @@ var schemas = map[string]struct {
 	"oom":           {"gputrace oom", reflect.TypeFor[oomFile]()},
 	"processes":     {"gputrace processes", reflect.TypeFor[machineFile]()},
 	"ranks":         {"gputrace ranks", reflect.TypeFor[ranksFile]()},
+	"recordings":    {"gputrace recordings", reflect.TypeFor[recordingsFile]()},
 	"summary":       {"gputrace summary", reflect.TypeFor[summaryFile]()},
 	"version":       {"", reflect.TypeFor[build.Info]()},
 	"whatif":        {"gputrace whatif", reflect.TypeFor[whatIfFile]()},

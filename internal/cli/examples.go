@@ -77,6 +77,10 @@ var Examples = map[string][]Example{
 		{"sudo gputrace agent", "every GPU process of this machine, at http://127.0.0.1:9409"},
 		{"gputrace agent --config agent.yaml --check", "whether a configuration can be used"},
 	},
+	"serve": {
+		{"gputrace serve runs", "the recordings in the folder runs, with their verdicts, for a browser"},
+		{"gputrace serve runs --listen 127.0.0.1:8080", "at an address that stays the same"},
+	},
 	"doctor": {
 		{"sudo gputrace doctor", "whether this machine can be traced on, and what to do when it cannot"},
 		{"sudo gputrace doctor -p 4242", "what would be hooked in process 4242, with a test of a second"},

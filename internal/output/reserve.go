@@ -125,6 +125,16 @@ func locked(path string) bool {
 	}
 }
 
+// Busy reports whether a gputrace is recording to a folder. On a file system without locks the answer is no.
+func Busy(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+}
+
 // Part makes the folder of one process.
 func (v *Reservation) Part(name string) error {
 	path := filepath.Join(v.path, name)

@@ -134,3 +134,15 @@ func TestReserveNoPlace(t *testing.T) {
 	require.Empty(t, names(t, full))
 	requireFile(t, file, "theirs")
 }
+
+// TestReservedIsBusy: a folder is busy while a gputrace records to it, and asking does not keep another one from it.
+func TestReservedIsBusy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out")
+	require.False(t, Busy(path), "it is not there")
+	v, err := Reserve(path, results(false))
+	require.NoError(t, err)
+	require.True(t, Busy(path))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "trace.gputrace"), nil, 0o600))
+	require.NoError(t, v.Close())
+	require.False(t, Busy(path))
+}

@@ -77,6 +77,9 @@ var ProfileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
 // parts matches the name of a folder with the results of one process of a job.
 var parts = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
 
+// IsPart reports whether a folder of that name has the results of one process of a job.
+func IsPart(name string) bool { return parts.MatchString(name) }
+
 // results returns the files that a folder of results can contain.
 func (o *Options) results() *output.Results {
 	files := append(append([]string{export.TraceName}, ProfileNames...), export.Files()...)

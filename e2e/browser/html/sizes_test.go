@@ -5,14 +5,13 @@ package html_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	shared "github.com/gputrace/gputrace/e2e/browser/internal/chromium"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/heap"
@@ -41,26 +40,11 @@ func judged(t *testing.T) html.Input {
 	return in
 }
 
-// axe is the script of axe-core.
-func axe(t *testing.T) string {
-	t.Helper()
-	out, err := exec.Command("../../../testdata/setup.sh", "--print", "axe").Output()
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			require.NoError(t, err, ".ci/install test")
-		}
-		t.Skipf("there is no axe-core: %v", err)
-	}
-	script, err := os.ReadFile(strings.TrimSpace(string(out)))
-	require.NoError(t, err)
-	return string(script)
-}
-
 // TestSizes: at every width, light and dark, nothing is wider than the window, and axe-core finds nothing that keeps people from using the
 // page: roles, names, contrast (WCAG 2.2, A and AA).
 func TestSizes(t *testing.T) {
 	startChromium(t)
-	script, in := axe(t), judged(t)
+	script, in := shared.Axe(t), judged(t)
 	for _, name := range []string{"light", "dark"} {
 		for _, width := range []int64{400, 800, 1400, 2560} {
 			p := openSized(t, in, width, 900, theme(name))
@@ -70,9 +54,7 @@ func TestSizes(t *testing.T) {
 			require.NotZero(t, p.number(`document.getElementById('curve').clientWidth`))
 			p.shoot(fmt.Sprintf("size-%d-%s", width, name))
 			eval[any](p, script+`; 0`)
-			eval[any](p, `window.found = null; axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }).then((r) => {
-				window.found = r.violations.map((v) => v.id + ': ' + v.nodes.map((n) => n.html.slice(0, 200) + ' ' + n.failureSummary).join('; ')).join('\n');
-			}); 0`)
+			eval[any](p, shared.AxeRun)
 			require.Eventually(t, func() bool { return p.text(`window.found`) != "null" }, waits, poll)
 			require.Empty(t, p.text(`window.found`), "%s, %d pixels", name, width)
 		}

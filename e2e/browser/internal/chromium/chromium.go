@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func Missing(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Start starts a Chromium that reaches nothing but files. It is closed when the test ends.
+// Start starts a Chromium that reaches nothing but files and 127.0.0.1. It is closed when the test ends.
 func Start(t *testing.T) context.Context {
 	t.Helper()
 	if testing.Short() {
@@ -33,7 +34,8 @@ func Start(t *testing.T) context.Context {
 		Missing(t, "no chromium: %v", err)
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1600, 1200), chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND"))
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1600, 1200),
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
@@ -42,3 +44,23 @@ func Start(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// Axe returns the script of axe-core, which checks a page for what keeps people from using it. The test is in a folder of e2e/browser.
+func Axe(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("../../../testdata/setup.sh", "--print", "axe").Output()
+	if err != nil {
+		Missing(t, "no axe-core: %v", err)
+	}
+	script, err := os.ReadFile(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(script)
+}
+
+// AxeRun is a script that runs axe-core, WCAG 2.2 A and AA, and leaves what it found in window.found, empty: nothing.
+const AxeRun = `window.found = null; axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }).then((r) => {
+	const of = (n) => n.html.slice(0, 200) + ' ' + n.failureSummary;
+	window.found = r.violations.map((v) => v.id + ': ' + v.nodes.map(of).join('; ')).join('\n');
+}); 0`
