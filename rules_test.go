@@ -187,6 +187,8 @@ var mayImport = map[string][]string{
 	},
 	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
 	"export/compare":         {"analysis/leakdiff", "analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
+	"export/kineto":          {},
+	"export/perfetto":        {"analysis/view", "event", "export/kineto", "heap", "internal/words"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
 	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/size", "internal/sorts", "internal/varpath", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/varpath", "internal/words"},

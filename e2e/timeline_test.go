@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -30,7 +31,9 @@ type chromeEvent struct {
 	Cat   string  `json:"cat"`
 	TID   any     `json:"tid"` // Kineto has names, too
 	Time  float64 `json:"ts"`  // microseconds since the base
+	Dur   float64 `json:"dur"` // microseconds
 	Args  struct {
+		Index uint64 `json:"Ev Idx"` // Kineto's number of an event
 		// Kineto's [memory].
 		Addr, Bytes int64
 		DeviceType  int    `json:"Device Type"`
@@ -59,18 +62,20 @@ func TestTimelineBesideProfiler(t *testing.T) {
 	p.done(t)
 	c.interrupt(t)
 	trace, folder := filepath.Join(c.out(), "trace.gputrace"), t.TempDir()
-	ours := filepath.Join(folder, "ours.json")
-	for _, args := range [][]string{{"-f", "chrome", "-o", ours}, {"-f", "folded,speedscope,perfetto", "-o", folder}} {
+	ours, theirs := filepath.Join(folder, "ours.json"), filepath.Join(p.dir, "kineto.json")
+	for _, args := range [][]string{{"-f", "chrome", "-o", ours}, {"-f", "folded,speedscope,perfetto", "--with", theirs, "-o", folder}} {
 		out, err := exec.Command(env.binary, append([]string{"export", trace}, args...)...).CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.NotContains(t, string(out), "warning")
 	}
-	compareWithKineto(t, readChrome(t, filepath.Join(p.dir, "kineto.json")), readChrome(t, ours))
+	kineto, merged := readChrome(t, theirs), readPerfetto(t, filepath.Join(folder, "timeline.pftrace.gz"))
+	compareWithKineto(t, kineto, readChrome(t, ours))
+	checkMerged(t, kineto, merged)
 
 	accounts := replayTrace(t, trace, nil).end.Totals().Accounts
 	require.Len(t, accounts, 1)
 	require.Equal(t, accounts[0].Allocated, foldedTorch(t, filepath.Join(folder, "memory.folded")))
-	require.Equal(t, accounts[0].Allocated, perfettoTorch(t, filepath.Join(folder, "timeline.pftrace.gz")))
+	require.Equal(t, accounts[0].Allocated, perfettoTorch(merged))
 	require.FileExists(t, filepath.Join(folder, "memory.speedscope.json"))
 }
 
@@ -118,6 +123,82 @@ func compareWithKineto(t *testing.T, kineto, ours chromeTrace) {
 	require.Contains(t, texts(totals), texts(want))
 }
 
+// checkMerged checks the profiler's trace and gputrace's in one Perfetto file: each slice of the profiler has its thread and length, and
+// each allocation is on the track of its thread, inside the operator in which the profiler has it.
+func checkMerged(t *testing.T, kineto chromeTrace, merged *perfettoTrace) {
+	t.Helper()
+	byIndex := map[uint64]*perfettoEvent{} // by Kineto's number
+	ranges := map[any][]*perfettoEvent{}   // record_function by thread
+	for i := range merged.Slices {
+		x := &merged.Slices[i]
+		if n, ok := x.Values["Ev Idx"]; ok {
+			require.NotContains(t, byIndex, n)
+			byIndex[n] = x
+		}
+		if len(x.Category) == 1 && x.Category[0] == "user_annotation" {
+			ranges[x.Track[1]] = append(ranges[x.Track[1]], x)
+		}
+	}
+	operators := map[float64][]chromeEvent{} // by thread
+	made := map[allocation][]*perfettoEvent{}
+	for _, e := range kineto.Events {
+		tid, ok := e.TID.(float64)
+		if e.Phase != "X" || !ok {
+			continue
+		}
+		x := byIndex[e.Args.Index]
+		require.NotNil(t, x, "%+v", e)
+		require.Equal(t, []any{e.Name, fmt.Sprintf("thread %.0f", tid)}, []any{x.Name, x.Track[1]})
+		require.InDelta(t, e.Dur*1000, x.End-x.Time, 1)
+		operators[tid] = append(operators[tid], e)
+	}
+	require.Greater(t, len(byIndex), 1000)
+	for _, e := range kineto.Events {
+		if e.Name != "[memory]" || e.Args.DeviceType != 1 || e.Args.Bytes < 0 {
+			continue
+		}
+		key := allocation{uint64(e.Args.Addr), uint64(e.Args.Bytes), e.TID.(float64)}
+		if op := innermost(operators[key.tid], e.Time); op != nil {
+			made[key] = append(made[key], byIndex[op.Args.Index])
+		}
+	}
+	inside, outside, inRange := 0, 0, 0
+	for _, x := range merged.Instants {
+		var tid float64
+		_, isAllocation := x.Values["address"]
+		if n, _ := fmt.Sscanf(x.Track[1].(string), "thread %g", &tid); n != 1 || !isAllocation {
+			continue
+		}
+		in := func(s *perfettoEvent) bool { return s.Time <= x.Time && x.Time <= s.End }
+		operators := made[allocation{x.Values["address"], x.Values["size"], tid}]
+		switch {
+		case len(operators) == 0: // of the driver
+		case slices.ContainsFunc(operators, in):
+			inside++
+		default:
+			outside++
+		}
+		if slices.ContainsFunc(ranges[x.Track[1]], in) {
+			inRange++
+		}
+	}
+	t.Logf("%d allocations inside their operator, %d not; %d in a range", inside, outside, inRange)
+	require.Greater(t, inside, 500)
+	require.LessOrEqual(t, outside, inside/100, "the clocks differ by 1 us")
+	require.NotZero(t, inRange)
+}
+
+// innermost is the event that began last of those that contain a moment.
+func innermost(events []chromeEvent, time float64) *chromeEvent {
+	var best *chromeEvent
+	for i := range events {
+		if e := &events[i]; e.Time <= time && time <= e.Time+e.Dur && (best == nil || e.Time > best.Time) {
+			best = e
+		}
+	}
+	return best
+}
+
 // texts is numbers as a text in which a part is found as such.
 func texts(numbers []uint64) string {
 	var b strings.Builder
@@ -144,8 +225,25 @@ func foldedTorch(t *testing.T, path string) uint64 {
 	return sum
 }
 
-// perfettoTorch is what the last heap profile of the caching allocator adds up to, as Perfetto's own bindings read it.
-func perfettoTorch(t *testing.T, path string) uint64 {
+// perfettoTrace is a Perfetto file as Perfetto's own bindings read it.
+type perfettoTrace struct {
+	Dumps []struct {
+		Heap    string   `json:"heap"`
+		Samples [][5]any `json:"samples"` // stack, bytes allocated, of that freed
+	} `json:"dumps"`
+	Instants, Slices []perfettoEvent
+}
+
+// perfettoEvent is an instant or a slice.
+type perfettoEvent struct {
+	Track     []any // process, thread or device, row
+	Name      string
+	Time, End uint64 // CLOCK_BOOTTIME nanoseconds
+	Category  []string
+	Values    map[string]uint64
+}
+
+func readPerfetto(t *testing.T, path string) *perfettoTrace {
 	t.Helper()
 	python, err := exec.Command(filepath.Join(env.testdata, "setup.sh"), "--print", "python").Output()
 	require.NoError(t, err)
@@ -160,13 +258,13 @@ func perfettoTorch(t *testing.T, path string) uint64 {
 	}
 	out, err := run(filepath.Join("..", "export", "perfetto", "testdata", "decode.py"), path)
 	require.NoError(t, err)
-	var d struct {
-		Dumps []struct {
-			Heap    string   `json:"heap"`
-			Samples [][5]any `json:"samples"` // stack, bytes allocated, of that freed
-		} `json:"dumps"`
-	}
+	var d perfettoTrace
 	require.NoError(t, json.Unmarshal(out, &d))
+	return &d
+}
+
+// perfettoTorch is what the last heap profile of the caching allocator adds up to.
+func perfettoTorch(d *perfettoTrace) uint64 {
 	sum := 0.0
 	for _, dump := range d.Dumps {
 		if dump.Heap != "cuda:0 torch blocks" {

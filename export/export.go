@@ -130,6 +130,7 @@ type Input struct {
 	By        string          // rows of tables, one of view.RecordedRowKindNames, set by GroupBy; empty: the format's own
 	Path      string          // of the source
 	File      string          // name of the output; empty: standard output
+	Profiles  []string        // files with traces of torch.profiler that -f perfetto adds
 	Moment    string          // Selection in words
 	Version   string          // of gputrace
 	Warn      func(error)

@@ -77,6 +77,9 @@ func writePerfetto(w io.Writer, in *Input) error {
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: in.Info.Name, Cmdline: in.Info.Cmdline,
 		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Phases: tl.Phases,
 	}
+	if err := addProfiles(in, &p, tl); err != nil {
+		return err
+	}
 	if p.Steps, err = stepsOf(in, tl); err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ func exportCommand() *cli.Command {
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(names, ", "), names, checkExportFormats),
 			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the format's own name, here)"),
 			rowsFlag("", "with -f csv, a row for each `WHAT`: ", view.RecordedRowKindNames),
+			flags.Files("with", "with -f perfetto, add the trace of torch.profiler in `FILE`, on one clock; can be repeated"),
 			gatecli.DatasetFlags()[0],
 			forceFlag(),
 		),
@@ -48,7 +49,7 @@ func exportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if done, err := gatecli.Dataset(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
+			if done, err := gatecli.Dataset(c, shared(), w != (export.Window{}) || c.IsSet("by") || c.IsSet("with")); done || err != nil {
 				return err
 			}
 			if c.NArg() != 1 {
@@ -57,6 +58,7 @@ func exportCommand() *cli.Command {
 			return exportFile(exportOptions{
 				path: c.Args().First(), formats: flags.Get[string](c, "format"), output: flags.Get[string](c, "output"),
 				by: flags.Get[string](c, "by"), rules: rulesOf(c), force: c.Bool("force"), window: w,
+				with: flags.Get[[]string](c, "with"),
 			})
 		},
 	}
@@ -74,6 +76,7 @@ func checkExportFormats(list string) error {
 type exportOptions struct {
 	path, formats, output, by string
 	rules                     ruleFlags
+	with                      []string
 	force                     bool
 	window                    export.Window
 }
@@ -91,6 +94,9 @@ func exportFile(o exportOptions) error {
 		if err := f.Check(&o.window, o.by); err != nil {
 			return err
 		}
+	}
+	if err := export.CheckProfiles(o.with, formats); err != nil {
+		return err
 	}
 	made, err := o.makeFolder(formats)
 	if err != nil {
@@ -115,6 +121,7 @@ func exportFile(o exportOptions) error {
 	if err != nil {
 		return err
 	}
+	input.Profiles = o.with
 	if err := input.GroupBy(o.by); err != nil {
 		return err
 	}

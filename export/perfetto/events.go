@@ -31,10 +31,18 @@ func (t *trace) totals(time uint64, totals *view.Totals) {
 	}
 }
 
-// alloc writes an allocation. Perfetto makes flame graphs of a range of them, by their weights and by their numbers.
+// alloc writes an allocation, on the track of its thread too while torch.profiler watches the thread.
 func (t *trace) alloc(time uint64, b *heap.Block, e *event.Event) {
 	t.thread(b.PID, e.TID)
-	s := t.allocations(b.PID, b.Device, b.Layer).sequence
+	t.allocation(t.allocations(b.PID, b.Device, b.Layer).sequence, time, b, e.TID, "")
+	if s := t.beside(b.PID, e.TID, time); s != nil {
+		t.allocation(s, time, b, e.TID, b.Device.String())
+	}
+}
+
+// allocation writes an allocation on a track. Perfetto makes flame graphs of a range of them, by their weights and by their numbers. device
+// is empty if the device has the track.
+func (t *trace) allocation(s *sequence, time uint64, b *heap.Block, tid uint32, device string) {
 	name, stack := t.in.Trace.SiteName(b), t.callstack(s, b)
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
@@ -44,9 +52,17 @@ func (t *trace) alloc(time uint64, b *heap.Block, e *event.Event) {
 	if b.Size != event.Unknown {
 		m.double(eventCallstackWeight, float64(b.Size))
 	}
-	annotateBlock(m, s, b, e.TID)
+	annotateDevice(m, s, device)
+	annotateBlock(m, s, b, tid)
 	m.close(at)
 	t.end(s)
+}
+
+// annotateDevice adds the name of a device; empty: nothing.
+func annotateDevice(m *message, s *sequence, device string) {
+	if device != "" {
+		annotateValue(m, s, "device", device)
+	}
 }
 
 // annotateBlock says what is known of a block.
@@ -96,13 +112,21 @@ func (t *trace) stopped() {
 
 func (t *trace) outOfMemory(time uint64, e *event.Event) {
 	t.thread(e.PID, e.TID)
-	s := t.refused(e.PID, e.Device).sequence
+	t.refusal(t.refused(e.PID, e.Device).sequence, time, e, "")
+	if s := t.beside(e.PID, e.TID, time); s != nil {
+		t.refusal(s, time, e, e.Device.String())
+	}
+}
+
+// refusal writes a refused request on a track; device as in allocation.
+func (t *trace) refusal(s *sequence, time uint64, e *event.Event, device string) {
 	stack := t.callstack(s, &heap.Block{Stack: e.Stack})
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
 	m.number(eventType, typeInstant)
 	m.number(eventName, s.text(internedEventNames, "out of memory"))
 	m.number(eventCallstack, stack)
+	annotateDevice(m, s, device)
 	annotate(m, s, "asked", e.Size)
 	annotate(m, s, "allocated", e.Allocated)
 	annotate(m, s, "reserved", e.Reserved)

@@ -39,16 +39,21 @@ const (
 	processName    = 6
 	threadPID      = 1
 	threadTID      = 2
+	threadName     = 5
 
 	counterUnit      = 3
 	counterShare     = 7 // tracks of one parent with the same key have one scale
 	counterUnitBytes = 3
 
+	eventCategory        = 3
 	eventAnnotation      = 4
 	eventType            = 9
 	eventName            = 10
 	eventTrack           = 11
 	eventCounterValue    = 30
+	eventDoubleValue     = 44 // counter: its value
+	eventFlow            = 47
+	eventFlowEnd         = 48
 	eventCallstack       = 56
 	eventCallstackWeight = 57
 
@@ -58,9 +63,14 @@ const (
 	typeCounter = 4
 
 	annotationName    = 1
+	annotationBool    = 2
+	annotationUint    = 3
 	annotationInt     = 4
+	annotationDouble  = 5
+	annotationText    = 6
 	annotationPointer = 7
 
+	internedCategories      = 1
 	internedEventNames      = 2
 	internedAnnotationNames = 3
 	internedFunctions       = 5

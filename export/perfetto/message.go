@@ -18,9 +18,11 @@ func (m *message) number(field protowire.Number, v uint64) {
 	*m = protowire.AppendVarint(*m, v)
 }
 
-func (m *message) double(field protowire.Number, v float64) {
+func (m *message) double(field protowire.Number, v float64) { m.fixed(field, math.Float64bits(v)) }
+
+func (m *message) fixed(field protowire.Number, v uint64) {
 	*m = protowire.AppendTag(*m, field, protowire.Fixed64Type)
-	*m = protowire.AppendFixed64(*m, math.Float64bits(v))
+	*m = protowire.AppendFixed64(*m, v)
 }
 
 // text adds a string; what is not UTF-8 in it is replaced, as protobuf demands.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/kineto"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -31,6 +32,10 @@ type Input struct {
 	Attributes  []Attribute     // about the trace, for people
 	Steps       []view.StepSpan // of the process, in their order; nil: there are none
 	Phases      []view.PhaseSpan
+	// Profiles are traces of torch.profiler to show beside the timeline. Started and StartedBoot must be known.
+	Profiles []*kineto.Trace
+	// ProfileFrom and ProfileTo limit the events of Profiles, CLOCK_BOOTTIME nanoseconds. 0: all.
+	ProfileFrom, ProfileTo uint64
 }
 
 // Attribute is one line of what a trace says about itself.
@@ -40,6 +45,7 @@ type Attribute struct{ Key, Text string }
 // is missing from: in its name, or as an instant where it ends.
 func Write(w io.Writer, in Input) error {
 	t := newTrace(w, &in)
+	t.learn()
 	t.clocks()
 	err := in.Timeline.Visit(&view.TimelineVisitor{
 		Totals: t.totals, Alloc: t.alloc, OutOfMemory: t.outOfMemory, Moment: t.moment,
@@ -51,6 +57,9 @@ func Write(w io.Writer, in Input) error {
 	t.steps()
 	t.phases()
 	t.lifetimes()
+	for i, k := range in.Profiles {
+		t.profile(i, k)
+	}
 	t.attributes()
 	if err := t.finish(); err != nil {
 		return fmt.Errorf("write timeline: %w", err)
@@ -68,6 +77,7 @@ type trace struct {
 	threads   map[threadKey]bool
 	devices   map[deviceKey]*device
 	dumps     map[heapKey]*dump
+	profiles  profiles
 }
 
 type threadKey struct{ pid, tid uint32 }

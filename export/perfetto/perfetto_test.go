@@ -34,10 +34,13 @@ type decoded struct {
 	Attributes map[string]any    `json:"attributes"`
 	Processes  map[string][]any  `json:"processes"`
 	Threads    [][2]uint32       `json:"threads"`
-	Counters   [][]any           `json:"counters"`
-	Instants   []occurrence      `json:"instants"`
-	Slices     []occurrence      `json:"slices"`
-	Dumps      []struct {
+
+	ThreadNames map[string]string `json:"thread_names"`
+
+	Counters [][]any      `json:"counters"`
+	Instants []occurrence `json:"instants"`
+	Slices   []occurrence `json:"slices"`
+	Dumps    []struct {
 		Sequence int     `json:"sequence"`
 		Time     uint64  `json:"time"`
 		PID      uint32  `json:"pid"`
@@ -55,6 +58,12 @@ type occurrence struct {
 	Stack  []string          `json:"stack"`
 	Values map[string]uint64 `json:"values"`
 	Weight uint64            `json:"weight"`
+
+	UUID            uint64         `json:"uuid"`  // of the track
+	Depth           int            `json:"depth"` // slices around it
+	Args            map[string]any `json:"args"`  // that are not in Values
+	Category        []string       `json:"category"`
+	Flows, FlowEnds []uint64
 }
 
 // venvPython is the Python that has what testdata/requirements.txt lists.

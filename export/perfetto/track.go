@@ -56,6 +56,9 @@ func (t *trace) process(pid uint32) uint64 {
 	t.describe(uuid, func(m *message) {
 		at := m.open(trackProcess)
 		m.number(processPID, uint64(pid))
+		if name := t.profiles.processes[pid]; pid != t.in.PID && name != "" {
+			m.text(processName, name)
+		}
 		if pid == t.in.PID && t.in.Name != "" {
 			m.text(processName, t.in.Name)
 			for _, arg := range t.in.Cmdline {
@@ -75,13 +78,19 @@ func (t *trace) thread(pid, tid uint32) {
 	}
 	t.threads[key] = true
 	t.process(pid)
-	t.describe(t.uuid("thread ", pid, " ", tid), func(m *message) {
+	t.describe(t.threadTrack(pid, tid), func(m *message) {
 		at := m.open(trackThread)
 		m.number(threadPID, uint64(pid))
 		m.number(threadTID, uint64(tid))
+		if name := t.profiles.threads[key]; name != "" {
+			m.text(threadName, name)
+		}
 		m.close(at)
 	})
 }
+
+// threadTrack returns the number of a thread's track.
+func (t *trace) threadTrack(pid, tid uint32) uint64 { return t.uuid("thread ", pid, " ", tid) }
 
 func (t *trace) device(pid uint32, d event.Device) *device {
 	key := deviceKey{pid, d}

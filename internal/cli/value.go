@@ -97,6 +97,13 @@ func Text(names, initial, usage string) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
+// Files returns a flag with a file, which can be repeated.
+func Files(names, usage string) cli.Flag {
+	v := &Value[[]string]{parse: func(s string) ([]string, error) { return []string{s}, nil }}
+	v.add = func(list, more []string) []string { return append(list, more...) }
+	return v.flag(names, "", usage)
+}
+
 // Choice returns a flag with one of a few words; an empty initial value means none of them.
 func Choice(names, initial, usage string, list []string) cli.Flag {
 	v := &Value[string]{choices: list, parse: func(s string) (string, error) {

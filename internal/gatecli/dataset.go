@@ -47,7 +47,7 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 	case flags.Get[string](c, "format") != DatasetName:
 		return false, nil
 	case selected:
-		return true, usage("-f dataset has the peak and the end of each recording: give it without a moment, a range or --by")
+		return true, usage("-f dataset has the peak and the end of each recording: give it without a moment, a range, --by or --with")
 	case out == output.Stdout:
 		return true, usage("-o -: -f dataset is a folder")
 	case c.NArg() == 0:

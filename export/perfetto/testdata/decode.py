@@ -13,7 +13,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 CLEARED, NEEDS = 1, 2
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 INTERNED = [
-    'event_names', 'debug_annotation_names', 'function_names', 'mapping_paths', 'source_paths', 'build_ids', 'mappings',
+    'event_categories', 'event_names', 'debug_annotation_names', 'function_names', 'mapping_paths', 'source_paths', 'build_ids', 'mappings',
     'frames', 'callstacks',
 ]
 
@@ -74,8 +74,8 @@ class Decoder:
         self.open = collections.defaultdict(list)
         self.profiles = collections.defaultdict(int)
         self.out = {
-            'packets': 0, 'clocks': {}, 'attributes': {}, 'processes': {}, 'threads': [], 'counters': [], 'instants': [], 'slices': [],
-            'dumps': [],
+            'packets': 0, 'clocks': {}, 'attributes': {}, 'processes': {}, 'threads': [], 'thread_names': {}, 'counters': [], 'instants': [],
+            'slices': [], 'dumps': [],
         }
 
     def packet(self, packet):
@@ -105,10 +105,18 @@ class Decoder:
             self.out['processes'][track.process.pid] = [track.process.process_name, *track.process.cmdline]
         if track.HasField('thread'):
             self.out['threads'].append([track.thread.pid, track.thread.tid])
+            self.out['thread_names'][track.thread.tid] = track.thread.thread_name
 
     def place(self, uuid):
+        """Process, thread or device, and name of a row. What torch.profiler puts into no process has 0."""
         track = self.tracks[uuid]
+        if track.HasField('thread'):
+            return [track.thread.pid, f'thread {track.thread.tid}', track.thread.thread_name]
         device = self.tracks[track.parent_uuid]
+        if device.HasField('thread'):
+            return [device.thread.pid, f'thread {device.thread.tid}', track.name]
+        if not device.HasField('process') and not device.parent_uuid:
+            return [0, device.name, track.name]
         if device.HasField('process'):
             return [device.process.pid, '', track.name]
         return [self.tracks[device.parent_uuid].process.pid, device.name, track.name]
@@ -118,24 +126,31 @@ class Decoder:
         uuid = event.track_uuid or sequence.track
         place = self.place(uuid)
         if event.type == COUNTER:
-            assert self.tracks[uuid].counter.unit == proto.CounterDescriptor.UNIT_SIZE_BYTES
-            assert self.tracks[uuid].counter.y_axis_share_key
-            self.out['counters'].append([*place, packet.timestamp, event.counter_value])
+            ours = event.HasField('counter_value')
+            assert ours == (self.tracks[uuid].counter.unit == proto.CounterDescriptor.UNIT_SIZE_BYTES)
+            assert ours == bool(self.tracks[uuid].counter.y_axis_share_key)
+            value = event.counter_value if ours else event.double_counter_value
+            self.out['counters'].append([*place, packet.timestamp, value])
             return
         if event.type == END:
             self.open[uuid].pop()['end'] = packet.timestamp
             return
-        values = {}
+        values, args = {}, {}
         for a in event.debug_annotations:
-            values[tables['debug_annotation_names'][a.name_iid].name] = getattr(a, a.WhichOneof('value'))
+            name, value = tables['debug_annotation_names'][a.name_iid].name, getattr(a, a.WhichOneof('value'))
+            (values if type(value) is int and value >= 0 else args)[name] = value
         said = {
-            'track': place, 'time': packet.timestamp, 'name': tables['event_names'][event.name_iid].name,
-            'stack': sequence.stack(event.callstack_iid) if event.callstack_iid else [], 'values': values,
+            'track': place, 'uuid': uuid, 'time': packet.timestamp, 'name': tables['event_names'][event.name_iid].name,
+            'stack': sequence.stack(event.callstack_iid) if event.callstack_iid else [], 'values': values, 'args': args,
+            'category': [tables['event_categories'][i].name for i in event.category_iids],
+            'flows': list(event.flow_ids), 'flowends': list(event.terminating_flow_ids),
         }
         if event.HasField('callstack_weight'):
             said['weight'] = int(event.callstack_weight)
         if event.type == BEGIN:
-            assert not self.open[uuid], 'slices of one lane overlap'
+            nests = place[1].startswith('thread ') or place[0] == 0  # of torch.profiler
+            assert nests or not self.open[uuid], 'slices of one lane overlap'
+            said['depth'] = len(self.open[uuid])
             self.open[uuid].append(said)
             self.out['slices'].append(said)
         else:
