@@ -69,7 +69,11 @@ func warnLeft(in *Input, tl *view.Timeline, events uint64) {
 }
 
 func writePerfetto(w io.Writer, in *Input) error {
-	tl, err := timelineOf(in, perfettoEvents)
+	limit := uint64(perfettoEvents)
+	if len(in.Profiles) > 0 {
+		limit /= 2 // allocations are on two tracks
+	}
+	tl, err := timelineOf(in, limit)
 	if err != nil {
 		return err
 	}
@@ -93,7 +97,7 @@ func writePerfetto(w io.Writer, in *Input) error {
 	if err := zipped(w, in.File, func(w io.Writer) error { return perfetto.Write(w, p) }); err != nil {
 		return err
 	}
-	warnLeft(in, tl, perfettoEvents)
+	warnLeft(in, tl, limit)
 	return nil
 }
 
