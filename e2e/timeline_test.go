@@ -69,8 +69,8 @@ func TestTimelineBesideProfiler(t *testing.T) {
 		require.NotContains(t, string(out), "warning")
 	}
 	kineto, merged := readChrome(t, theirs), readPerfetto(t, filepath.Join(folder, "timeline.pftrace.gz"))
-	compareWithKineto(t, kineto, readChrome(t, ours))
 	checkMerged(t, kineto, merged)
+	compareWithKineto(t, kineto, readChrome(t, ours))
 
 	accounts := replayTrace(t, trace, nil).end.Totals().Accounts
 	require.Len(t, accounts, 1)
@@ -99,7 +99,9 @@ func compareWithKineto(t *testing.T, kineto, ours chromeTrace) {
 			totals = append(totals, e.Args.Size)
 		}
 	}
-	memory := slices.DeleteFunc(kineto.Events, func(e chromeEvent) bool { return e.Name != "[memory]" || e.Args.DeviceType != 1 })
+	memory := slices.DeleteFunc(slices.Clone(kineto.Events), func(e chromeEvent) bool {
+		return e.Name != "[memory]" || e.Args.DeviceType != 1
+	})
 	slices.SortStableFunc(memory, func(x, y chromeEvent) int { return int(math.Copysign(1, x.Time-y.Time)) })
 	var apart []float64 // microseconds
 	for _, e := range memory {
@@ -153,6 +155,7 @@ func checkMerged(t *testing.T, kineto chromeTrace, merged *perfettoTrace) {
 		operators[tid] = append(operators[tid], e)
 	}
 	require.Greater(t, len(byIndex), 1000)
+	require.NotEmpty(t, operators)
 	for _, e := range kineto.Events {
 		if e.Name != "[memory]" || e.Args.DeviceType != 1 || e.Args.Bytes < 0 {
 			continue
