@@ -163,7 +163,10 @@ func hasGradientGraph(e *Evidence) bool {
 	return e.torch() && gradientGraph(e.Holder) && (e.Signs.Has(Gradient) || e.Together.Has(Gradient))
 }
 
-func isContext(e *Evidence) bool { return e.torch() && !Named(e.Holder) && contextAttribute(e) != "" }
+// isContext recognises the node of a custom function that stays because its ctx leads back to it.
+func isContext(e *Evidence) bool {
+	return e.torch() && strings.HasPrefix(e.Holder, varpath.SelfKept) && contextAttribute(e) != ""
+}
 
 func isGarbage(e *Evidence) bool { return e.torch() && garbage(e.Holder) != "" }
 

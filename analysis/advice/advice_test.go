@@ -55,11 +55,12 @@ var proofs = map[string]struct {
 		},
 	},
 	"ctx": {
-		is:   Evidence{Holder: "C++ KeepsOutputBackward ctx.y"},
+		is:   Evidence{Holder: "C++ self-kept KeepsOutputBackward ctx.y"},
 		says: "ctx.y stays because its ctx keeps an output of the function, a cycle",
 		not: map[string]Evidence{
 			"a saved tensor":      {Holder: "C++ KeepsOutputBackward …"},
 			"a variable leads to": {Holder: "losses[0].ctx.y"},
+			"C++ keeps the graph": {Holder: "C++ KeepsInputBackward ctx.x"},
 		},
 	},
 	"cycle": {

@@ -130,6 +130,9 @@ func (r *reading) typeName(at uint64) string {
 	return ""
 }
 
+// selfKept begins the name of a node that its own ctx keeps, as varpath.SelfKept has it.
+const selfKept = "self-kept "
+
 func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 	switch kind {
 	case objgraph.RootModule:
@@ -148,6 +151,9 @@ func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 		s.Kind, s.Name = StepNative, s.Type
 		if r.torch.IsNode(s.Addr) {
 			s.Name = r.nodeName(s.Addr)
+		}
+		if r.graph.SelfKept(s.Addr) {
+			s.Name = selfKept + s.Name
 		}
 	case objgraph.RootGarbage:
 		s.Kind, s.Name = StepGarbage, s.Type

@@ -150,6 +150,15 @@ func TestFit(t *testing.T) {
 	require.Equal(t, "opt.state[…]", Fit("opt.state[148 keys]['exp_avg', 'exp_avg_sq']", 12))
 }
 
+// TestSelfKept: the node of a custom function that keeps itself is a graph, and is named.
+func TestSelfKept(t *testing.T) {
+	const name = "C++ self-kept ScaleBackward ctx.kept[0, 2]"
+	require.True(t, IsGraph(name))
+	require.Equal(t, "ScaleBackward ctx.kept[0, 2]", Readable(name))
+	require.Equal(t, "ScaleBackward ctx.kept[0, 2]", Fit(name, 40))
+	require.Equal(t, Graph, Readable("C++ ScaleBackward ctx.kept[0, 2]"))
+}
+
 // TestOwnHook: where the code of a hook is goes first; its name and the variable stay.
 func TestOwnHook(t *testing.T) {
 	const name = "hook train.py:18 <lambda> closure y.grad_fn …"

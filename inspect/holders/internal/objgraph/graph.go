@@ -39,27 +39,28 @@ const (
 // Graph finds, for every object that can be reached, the path that reads best: the one whose steps cost the least. A step that
 // people would write costs little, one that is true but says nothing costs much.
 type Graph struct {
-	t       *torchlayout.Reader
-	index   *memory.Table // address -> number + 1
-	nodes   nodes
-	buckets [maxCost][]uint32
-	waiting int
-	now     int32
-	goals   int // the first so many are tensors and storages of live blocks
-	holders []Holder
-	loose   []Holder
-	doubts  []doubt
-	modules []pyobject.Module
-	threads []pyobject.ThreadState
-	frames  []walkedFrame
-	names   map[uint64]int32 // cost of an attribute or key, by the address of its name
-	refs    []pyobject.Ref
-	tids    map[uint64]bool // threads of the process, as itself numbers them
-	leaves  *memory.Leaves  // they lead to nothing
-	cut     bool            // there were too many objects
-	cycles  map[uint64][]Turn
-	hooks   map[uint64]ownHook // roots, by address
-	torchs  map[uint64]bool    // by address of a class: it is of PyTorch
+	t        *torchlayout.Reader
+	index    *memory.Table // address -> number + 1
+	nodes    nodes
+	buckets  [maxCost][]uint32
+	waiting  int
+	now      int32
+	goals    int // the first so many are tensors and storages of live blocks
+	holders  []Holder
+	loose    []Holder
+	doubts   []doubt
+	modules  []pyobject.Module
+	threads  []pyobject.ThreadState
+	frames   []walkedFrame
+	names    map[uint64]int32 // cost of an attribute or key, by the address of its name
+	refs     []pyobject.Ref
+	tids     map[uint64]bool // threads of the process, as itself numbers them
+	leaves   *memory.Leaves  // they lead to nothing
+	cut      bool            // there were too many objects
+	cycles   map[uint64][]Turn
+	hooks    map[uint64]ownHook // roots, by address
+	selfKept map[uint64]bool    // nodes that are roots and are kept by their own ctx
+	torchs   map[uint64]bool    // by address of a class: it is of PyTorch
 }
 
 // Holder is a reference to a goal.

@@ -47,6 +47,7 @@ const maxContexts = 1 << 13
 func (w *Graph) ownContexts(nodes []uint64) {
 	var refs []pyobject.Ref
 	n := 0
+	w.selfKept = map[uint64]bool{}
 	for _, node := range nodes {
 		refs = w.t.NodeRefs(refs[:0], node)
 		for _, r := range refs {
@@ -55,12 +56,16 @@ func (w *Graph) ownContexts(nodes []uint64) {
 			}
 			n++
 			if len(w.waysBack(node, r)) > 0 {
+				w.selfKept[node] = true
 				w.push(node, w.now+costContext, noParent, RootNative, node)
 			}
 		}
 	}
 	w.Run()
 }
+
+// SelfKept reports whether a node that is a root is kept by its own ctx.
+func (w *Graph) SelfKept(node uint64) bool { return w.selfKept[node] }
 
 // ownHook is the way from a node to a hook that is a root, and from there to a tensor, or node, whose graph has the first node.
 type ownHook struct{ to, back []Turn }
