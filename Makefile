@@ -67,7 +67,7 @@ soak-jobs: ## look 20 times into each of seven jobs of other people's libraries 
 	@go build -o gputrace ./cmd/gputrace
 	@testdata/jobs/setup.sh ./gputrace --runs 20 $(JOBS_FLAGS)
 
-test-callbacks: ## the Python package's callbacks in Trainer, Lightning, Accelerate and Keras, read back by TensorBoard and MLflow (root, PyPI, 3 minutes)
+test-callbacks: ## the Python package's callbacks in Trainer, Lightning, Accelerate and Keras, read back by the readers of four loggers (root, PyPI, 5 minutes)
 	@.ci/install test
 	@testdata/setup.sh
 	@go build -o gputrace ./cmd/gputrace

@@ -1,9 +1,12 @@
-"""Trains with gputrace's callbacks and reads back what was logged by the loggers' own readers: callbacks.py hugging_face|lightning|accelerate|keras.
+"""Trains with gputrace's callbacks and reads back what was logged by the loggers' own readers: train.py hugging_face|lightning|accelerate|keras
+[whole|failed]. With failed, a request for memory fails in the training, which does not catch it.
 
-Prints a line of JSON: what PyTorch counted, and what TensorBoard and MLflow have. MLflow writes into the folder mlruns, TensorBoard into logs.
+Prints a line of JSON: what PyTorch counted, and what each logger has. They write into folders of the current one: logs, mlruns, wandb and .aim.
 """
+import glob
 import json
 import os
+import struct
 import sys
 
 import torch
@@ -12,10 +15,14 @@ import gputrace
 from gputrace import callbacks
 
 STEPS = 60
+FAILS = 40 if sys.argv[2] == "failed" else None
+os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", WANDB_DIR=".")
 kept = []
 
 
 def leak(x):
+    if len(kept) == FAILS:
+        torch.empty(1 << 50, device="cuda")
     kept.append(torch.empty(1 << 16, device="cuda"))  # 256 KiB a step
     return x
 
@@ -38,6 +45,7 @@ def mlflow_run():
 
 
 def hugging_face():
+    from aim.hugging_face import AimCallback
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     class Leaky(GPT2LMHeadModel):
@@ -48,16 +56,17 @@ def hugging_face():
     os.environ["TENSORBOARD_LOGGING_DIR"] = "logs"
     mlflow_run()
     model = Leaky(GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=2))
-    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=STEPS, report_to=["tensorboard", "mlflow"], save_strategy="no", logging_steps=20,
-                             disable_tqdm=True, remove_unused_columns=False)
-    trainer = Trainer(model=model, args=args, train_dataset=Data())
+    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=STEPS, report_to=["tensorboard", "mlflow", "wandb"], save_strategy="no",
+                             logging_steps=20, disable_tqdm=True, remove_unused_columns=False)
+    trainer = Trainer(model=model, args=args, train_dataset=Data(), callbacks=[AimCallback(repo=".", system_tracking_interval=None, capture_terminal_logs=False)])
     callbacks.hugging_face(trainer, "gputrace")
     trainer.train()
 
 
 def lightning():
     import pytorch_lightning as pl
-    from pytorch_lightning.loggers import TensorBoardLogger
+    from aim.pytorch_lightning import AimLogger
+    from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
 
     class Net(pl.LightningModule):
         def __init__(self):
@@ -72,7 +81,9 @@ def lightning():
             return torch.optim.SGD(self.parameters(), 1e-3, momentum=0.9)
 
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(1024, 256)), batch_size=8)
-    pl.Trainer(max_steps=STEPS, accelerator="gpu", devices=1, logger=TensorBoardLogger("logs"), enable_checkpointing=False, enable_progress_bar=False,
+    aim = AimLogger(repo=".", system_tracking_interval=None, capture_terminal_logs=False)
+    loggers = [TensorBoardLogger("logs"), WandbLogger(save_dir=".", offline=True), aim]
+    pl.Trainer(max_steps=STEPS, accelerator="gpu", devices=1, logger=loggers, enable_checkpointing=False, enable_progress_bar=False,
                enable_model_summary=False, callbacks=[callbacks.lightning("gputrace")]).fit(Net(), data)
 
 
@@ -80,8 +91,8 @@ def accelerate():
     from accelerate import Accelerator
 
     mlflow_run()
-    accelerator = Accelerator(log_with=["tensorboard", "mlflow"], project_dir="logs")
-    accelerator.init_trackers("training", config={})
+    accelerator = Accelerator(log_with=["tensorboard", "mlflow", "wandb", "aim"], project_dir="logs")
+    accelerator.init_trackers("training", config={}, init_kwargs={"aim": {"system_tracking_interval": None, "capture_terminal_logs": False}})
     model = torch.nn.Linear(256, 256)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9))
     with callbacks.accelerate(accelerator, "gputrace", step=STEPS):
@@ -95,18 +106,23 @@ def accelerate():
 
 def keras():
     os.environ.update(KERAS_BACKEND="torch", KERAS_TORCH_DEVICE="cpu")  # the stand-in compiles no kernels
+    import aim
     import keras as k
+    import wandb
 
     mlflow = mlflow_run()
 
-    class Keep(k.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
+    class Leaky(k.Sequential):
+        def train_step(self, data):
             leak(0)
+            return super().train_step(data)
 
-    model = k.Sequential([k.layers.Dense(64, activation="relu"), k.layers.Dense(8)])
+    model = Leaky([k.layers.Dense(64, activation="relu"), k.layers.Dense(8)])
     model.compile(optimizer="sgd", loss="mse")
-    with mlflow.start_run():
-        model.fit(torch.randn(STEPS * 8, 64).numpy(), torch.randn(STEPS * 8, 8).numpy(), batch_size=8, verbose=0, callbacks=[callbacks.keras("gputrace"), Keep()])
+    run = aim.Run(repo=".", system_tracking_interval=None, capture_terminal_logs=False)
+    with mlflow.start_run(), wandb.init(project="training"):
+        memory = callbacks.keras("gputrace", aim_run=run)
+        model.fit(torch.randn(STEPS * 8, 64).numpy(), torch.randn(STEPS * 8, 8).numpy(), batch_size=8, verbose=0, callbacks=[memory])
 
 
 def tensorboard_has():
@@ -137,11 +153,60 @@ def mlflow_has():
     }
 
 
-peak_before = torch.cuda.max_memory_allocated()
-{"hugging_face": hugging_face, "lightning": lightning, "accelerate": accelerate, "keras": keras}[sys.argv[1]]()
+def wandb_has():
+    """Read the log of the run, which is LevelDB's with a header of 7 bytes, with the library's own messages."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # waits until the service has written all
+    (path,) = glob.glob("wandb/offline-run-*/*.wandb")
+    with open(path, "rb") as file:
+        data = file.read()
+    at, part, found = 7, b"", {"summary": {}, "pages": [], "holders": []}
+    while at + 7 <= len(data):
+        if (1 << 15) - at % (1 << 15) < 7:
+            at += (1 << 15) - at % (1 << 15)
+            continue
+        length, kind = struct.unpack("<4xHB", data[at:at + 7])
+        part += data[at + 7:at + 7 + length]
+        at += 7 + length
+        if kind not in (1, 4):  # it goes on in the next block
+            continue
+        record, part = Record.FromString(part), b""
+        for item in record.summary.update:
+            if "gpu_memory" in item.key and not item.key.startswith("train"):
+                found["summary"][item.key] = json.loads(item.value_json)
+        if record.artifact.type == "gputrace":
+            found["pages"] += [entry.path for entry in record.artifact.manifest.contents]
+    for path in glob.glob(os.path.dirname(path) + "/files/media/table/gputrace/holders*.json"):
+        with open(path) as file:
+            found["holders"] += [row[1] for row in json.load(file)["data"]]
+    return found
+
+
+def aim_has():
+    import aim
+    from aim.storage.context import Context
+
+    repo = aim.Repo(next(folder for folder in (".", "logs") if os.path.exists(os.path.join(folder, ".aim"))))
+    repo._recreate_index()  # what "aim storage reindex" does
+    found = {"runs": 0, "metrics": {}, "texts": [], "page": None}
+    for run in repo.iter_runs():
+        found["runs"] += 1
+        found["metrics"].update((m.name, m.values.sparse_list()[1][-1]) for m in run.metrics() if "gpu_memory" in m.name)
+        found["texts"] += [text.data for text in run.get_text_sequence("gputrace", Context({})).values.sparse_list()[1]]
+        found["page"] = run["gputrace", "page"]
+    return found
+
+
+try:
+    {"hugging_face": hugging_face, "lightning": lightning, "accelerate": accelerate, "keras": keras}[sys.argv[1]]()
+    raised = None
+except torch.OutOfMemoryError as error:
+    raised = str(error)
 recorded = gputrace.open("gputrace") if os.path.isdir("gputrace") else None
 print(json.dumps({
     "torch_peak": torch.cuda.max_memory_allocated(), "torch_now": torch.cuda.memory_allocated(), "kept": len(kept),
-    "sentence": recorded and recorded.sentence, "metrics": recorded and callbacks.metrics(recorded),
-    "tensorboard": tensorboard_has(), "mlflow": mlflow_has(),
+    "sentence": recorded and recorded.sentence, "metrics": recorded and callbacks.metrics(recorded), "raised": raised,
+    "tensorboard": tensorboard_has(), "mlflow": mlflow_has(), "wandb": recorded and wandb_has(), "aim": recorded and aim_has(),
 }), flush=True)

@@ -8,15 +8,17 @@
     with gputrace.callbacks.accelerate(accelerator): train()       # Accelerate
     model.fit(x, y, callbacks=[gputrace.callbacks.keras()])        # Keras
 
-Each logs, at the end of the training, the figures of metrics(); TensorBoard also gets the verdict with the largest holders as a text, and an
-active MLflow run the page as an artifact. The figures are gputrace's own, read from the recording. Without the rights to record, the training
-runs as before and one line on standard error says what is missing.
+Each logs the figures of metrics() when the training ends or fails. TensorBoard and Aim also get the verdict with the largest holders as a
+text, Weights & Biases the holders as a table. MLflow and Weights & Biases get the page as an artifact, Aim its path. The figures are gputrace's
+own, read from the recording. Without the rights to record, the training runs as before and one line on standard error says what is missing. A
+logger that fails costs one line on standard error, too.
 """
 
+import functools
 import os
 import sys
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 import gputrace
 from gputrace._record import Path, Recorder
@@ -40,22 +42,31 @@ def metrics(recording: "gputrace.Recording") -> Dict[str, float]:
     return {"gpu_memory/" + name: float(value) for name, value in known.items() if value is not None}
 
 
-def text(recording: "gputrace.Recording") -> str:
-    """Return the verdict, its notes and the largest holders, as Markdown."""
+Row = List[str]
+
+
+def holders(recording: "gputrace.Recording") -> List[Row]:
+    """Return the largest holders as rows of texts: size, holder and the line that allocated, those of the first screen."""
     from gputrace.notebook import size_text
 
-    answer = recording.answer
-    lines = [answer["sentence"]] + ["%(name)s: %(text)s" % note for note in answer["notes"]]
-    lines += ["| %s | held by | allocated at |" % answer["rows_at"], "|---|---|---|"]
-    for row in answer["rows"]:
+    rows = []
+    for row in recording.answer["rows"]:
         place = row["lines"][0] if row["lines"] else {"name": "", "function": None}
         where = " ".join(part for part in (place["name"], place["function"]) if part)
-        lines.append("| %s | %s | %s |" % (size_text(row["bytes"]), row["holder"] or row["category"] or "", where))
-    return "\n".join(lines[:1] + [""] + lines[1:])
+        rows.append([size_text(row["bytes"]), row["holder"] or row["category"] or "", where])
+    return rows
+
+
+def text(recording: "gputrace.Recording") -> str:
+    """Return the verdict, its notes and the largest holders, as Markdown."""
+    answer = recording.answer
+    lines = [answer["sentence"], ""] + ["%(name)s: %(text)s" % note for note in answer["notes"]]
+    lines += ["| %s | held by | allocated at |" % answer["rows_at"], "|---|---|---|"]
+    return "\n".join(lines + ["| %s |" % " | ".join(row) for row in holders(recording)])
 
 
 class Training:
-    """The recording of one training. log() of a subclass gets what is to be logged; it is not called if nothing was recorded."""
+    """The recording of one training."""
 
     def __init__(self, folder: Optional[Path], step_on: Optional[str]) -> None:
         self.folder, self.step_on = folder, step_on
@@ -71,26 +82,76 @@ class Training:
         recorder, self.recorder = self.recorder, None
         recording = recorder.stop() if recorder is not None else None
         if recording is not None:
-            print("gputrace: %s\ngputrace: see %s" % (recording.sentence, os.path.join(recording.path, "report.html")), file=sys.stderr)
+            print("gputrace: %s\ngputrace: see %s" % (recording.sentence, _page(recording)), file=sys.stderr)
         return recording
 
 
-def _to_mlflow(recording: "gputrace.Recording", figures: Optional[Dict[str, float]] = None, step: int = 0) -> None:
-    """Log to the active MLflow run of this process, if there is one: the page, and figures that nothing else logs."""
+def _page(recording: "gputrace.Recording") -> str:
+    return os.path.join(recording.path, "report.html")
+
+
+def _log(what: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Call what logs. A logger that fails, as after its server has gone away, must not end the job or hide why it failed."""
+    try:
+        what(*arguments, **named)
+    except Exception as error:
+        print("gputrace: cannot log the GPU memory: %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
+
+
+def _to_tensorboard(recording: "gputrace.Recording", writer: Any, step: int) -> None:
+    writer.add_text(_TITLE, text(recording), step)
+    writer.flush()
+
+
+def _to_mlflow(recording: "gputrace.Recording", step: Optional[int] = None) -> None:
+    """Log to the active MLflow run of this process, if there is one: the page, and at a step figures that nothing else logs."""
     mlflow = sys.modules.get("mlflow")
     if mlflow is None or mlflow.active_run() is None:
         return
+    if step is not None:
+        mlflow.log_metrics(metrics(recording), step=step)
+    if os.path.exists(_page(recording)):
+        mlflow.log_artifact(_page(recording), _TITLE)
+
+
+def _to_wandb(recording: "gputrace.Recording", runs: Iterable[Any] = ()) -> None:
+    """Log to runs of Weights & Biases, or to the active one of this process: figures into the summary, the holders and the page."""
+    wandb = sys.modules.get("wandb")
+    if wandb is None:
+        return
+    for run in list(runs) or [getattr(wandb, "run", None)]:
+        if run is None:
+            continue
+        run.summary.update(metrics(recording))
+        run.log({"gputrace/holders": wandb.Table(columns=["bytes", "held by", "allocated at"], data=holders(recording))})
+        if os.path.exists(_page(recording)):
+            artifact = wandb.Artifact("gputrace-%s" % run.id, type="gputrace", description=recording.sentence)
+            artifact.add_file(_page(recording), "report.html")
+            run.log_artifact(artifact)
+
+
+def _to_aim(recording: "gputrace.Recording", run: Any, step: int, figures: bool) -> None:
+    """Log to a run of Aim: the text and the path of the page, which is uploaded if the run stores artifacts; figures that nothing else logs."""
     if figures:
-        mlflow.log_metrics(figures, step=step)
-    page = os.path.join(recording.path, "report.html")
-    if os.path.exists(page):
-        mlflow.log_artifact(page, _TITLE)
+        for name, value in metrics(recording).items():
+            run.track(value, name=name, step=step)
+    run.track(sys.modules["aim"].Text(text(recording)), name=_TITLE, step=step)
+    page = os.path.abspath(_page(recording))
+    run[_TITLE] = {"sentence": recording.sentence, "page": page}
+    if os.path.exists(page) and getattr(run, "artifacts_uri", None):
+        run.log_artifact(page, name="gputrace-report.html", block=True)
 
 
-def hugging_face(trainer: Any, folder: Optional[Path] = None, step_on: Optional[str] = None) -> Any:
+def _made_by(library: str, value: Any) -> bool:
+    """Report whether a library made an object, without importing it."""
+    return type(value).__module__.split(".")[0] == library
+
+
+def hugging_face(trainer: Any, folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
     """Record the training of a transformers.Trainer, and log through Trainer.log. Returns the callback, which has been added.
 
-    It comes before those that report: some of these close their run when the training ends.
+    It comes before those that report: some of these close their run when the training ends. Callbacks are not called when a training fails, so
+    Trainer.train is wrapped, too. aim_run: a run of Aim, if Aim's own callback is not one of the trainer's.
     """
     from transformers import TrainerCallback
 
@@ -104,23 +165,54 @@ def hugging_face(trainer: Any, folder: Optional[Path] = None, step_on: Optional[
                 self.training.begin()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.recording = self.training.end()
-            if self.recording is None:
+            self.end()
+
+        def end(self) -> None:
+            recording = self.training.end()
+            if recording is None:
                 return
-            trainer.log(metrics(self.recording))
-            for callback in trainer.callback_handler.callbacks:
-                writer = getattr(callback, "tb_writer", None)
+            self.recording, step = recording, trainer.state.global_step
+            _log(lambda: trainer.log(metrics(recording)))
+            for other in trainer.callback_handler.callbacks:
+                writer = getattr(other, "tb_writer", None)
                 if writer is not None:
-                    writer.add_text(_TITLE, text(self.recording), state.global_step)
-            _to_mlflow(self.recording)
+                    _log(_to_tensorboard, recording, writer, step)
+                if _made_by("aim", other):
+                    _log(_to_aim, recording, other.experiment, step, figures=False)
+            if aim_run is not None:
+                _log(_to_aim, recording, aim_run, step, figures=True)
+            _log(_to_mlflow, recording)
+            _log(_to_wandb, recording)
 
     callback = GPUMemory()
     trainer.callback_handler.callbacks.insert(0, callback)
+    trainer.train = _ending(trainer.train, callback.end)
     return callback
 
 
-def lightning(folder: Optional[Path] = None, step_on: Optional[str] = None) -> Any:
-    """Return a callback for a Trainer of Lightning, which logs to all of its loggers, also after an exception."""
+def _ending(function: Callable[..., Any], end: Callable[[], None]) -> Callable[..., Any]:
+    """Return a function that calls end if an exception passes through it."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except BaseException:
+            end()
+            raise
+
+    return called
+
+
+def _to_lightning(recording: "gputrace.Recording", logger: Any, step: int) -> None:
+    logger.log_metrics(metrics(recording), step=step)
+
+
+def lightning(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
+    """Return a callback for a Trainer of Lightning, which logs to all of its loggers, also after an exception.
+
+    aim_run: a run of Aim, if Aim's own logger is not one of the trainer's.
+    """
     try:
         from lightning.pytorch import Callback
     except ImportError:
@@ -142,24 +234,36 @@ def lightning(folder: Optional[Path] = None, step_on: Optional[str] = None) -> A
             self._end(trainer)
 
         def _end(self, trainer: Any) -> None:
-            self.recording = self.training.end() or self.recording
-            if self.recording is None:
+            recording = self.training.end()
+            if recording is None:
                 return
-            page = os.path.join(self.recording.path, "report.html")
+            self.recording, step, runs = recording, trainer.global_step, []
             for logger in trainer.loggers:
-                logger.log_metrics(metrics(self.recording), step=trainer.global_step)
                 experiment = logger.experiment
+                _log(_to_lightning, recording, logger, step)
                 if hasattr(experiment, "add_text"):  # TensorBoard's
-                    experiment.add_text(_TITLE, text(self.recording), trainer.global_step)
+                    _log(_to_tensorboard, recording, experiment, step)
                 elif hasattr(experiment, "log_artifact") and hasattr(logger, "run_id"):  # MLflow's
-                    experiment.log_artifact(logger.run_id, page, _TITLE)
+                    _log(experiment.log_artifact, logger.run_id, _page(recording), _TITLE)
+                elif _made_by("aim", experiment):
+                    _log(_to_aim, recording, experiment, step, figures=False)
+                elif _made_by("wandb", experiment):
+                    runs.append(experiment)
+            if aim_run is not None:
+                _log(_to_aim, recording, aim_run, step, figures=True)
+            _log(_to_wandb, recording, runs)
 
     return GPUMemory()
 
 
 @contextmanager
-def accelerate(accelerator: Any, folder: Optional[Path] = None, step_on: Optional[str] = None, step: Optional[int] = None) -> Iterator[Training]:
-    """Record the block, and log through Accelerator.log at its end, also after an exception: before accelerator.end_training()."""
+def accelerate(
+    accelerator: Any, folder: Optional[Path] = None, step_on: Optional[str] = None, step: Optional[int] = None, aim_run: Any = None
+) -> Iterator[Training]:
+    """Record the block, and log through Accelerator.log at its end, also after an exception: before accelerator.end_training().
+
+    aim_run: a run of Aim, if Aim is not one of the accelerator's trackers.
+    """
     training = Training(folder, step_on)
     if accelerator.is_local_main_process:
         training.begin()
@@ -168,15 +272,23 @@ def accelerate(accelerator: Any, folder: Optional[Path] = None, step_on: Optiona
     finally:
         recording = training.end()
         if recording is not None:
-            accelerator.log(metrics(recording), step=step)
+            _log(lambda: accelerator.log(metrics(recording), step=step))
             for tracker in accelerator.trackers:
                 if tracker.name == "tensorboard":
-                    tracker.writer.add_text(_TITLE, text(recording), step or 0)
-            _to_mlflow(recording)
+                    _log(_to_tensorboard, recording, tracker.writer, step or 0)
+                elif tracker.name == "aim":
+                    _log(_to_aim, recording, tracker.writer, step or 0, figures=False)
+            if aim_run is not None:
+                _log(_to_aim, recording, aim_run, step or 0, figures=True)
+            _log(_to_mlflow, recording)
+            _log(_to_wandb, recording)
 
 
-def keras(folder: Optional[Path] = None, step_on: Optional[str] = None) -> Any:
-    """Return a callback for Keras. The figures are in its attribute metrics, and logged to an active MLflow run."""
+def keras(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
+    """Return a callback for Keras. The figures are in its attribute metrics, and logged to the active runs of MLflow and Weights & Biases.
+
+    Keras calls no callback when a training fails, so the model's train_function is wrapped meanwhile. aim_run: a run of Aim.
+    """
     from keras.callbacks import Callback
 
     class GPUMemory(Callback):  # type: ignore[misc]
@@ -185,14 +297,29 @@ def keras(folder: Optional[Path] = None, step_on: Optional[str] = None) -> Any:
             self.training = Training(folder, step_on)
             self.recording: Optional[gputrace.Recording] = None
             self.metrics: Dict[str, float] = {}
+            self._unwrapped: Any = None
+            self._steps = 0
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.training.begin()
+            self._unwrapped, self._steps = self.model.train_function, 0
+            if self._unwrapped is not None:
+                self.model.train_function = _ending(self._unwrapped, self.on_train_end)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self._steps += 1
 
         def on_train_end(self, logs: Any = None) -> None:
-            self.recording = self.training.end()
-            if self.recording is not None:
-                self.metrics = metrics(self.recording)
-                _to_mlflow(self.recording, self.metrics)
+            if self._unwrapped is not None:
+                self.model.train_function, self._unwrapped = self._unwrapped, None
+            recording = self.training.end()
+            if recording is None:
+                return
+            self.recording = recording
+            _log(lambda: self.metrics.update(metrics(recording)))
+            if aim_run is not None:
+                _log(_to_aim, recording, aim_run, self._steps, figures=True)
+            _log(_to_mlflow, recording, step=self._steps)
+            _log(_to_wandb, recording)
 
     return GPUMemory()
