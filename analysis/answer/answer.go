@@ -183,7 +183,7 @@ func New(in *Input) *Answer {
 	a.parts = g.parts
 	a.growth(in)
 	a.Garbage = a.garbageOf(g, in)
-	a.totals(in)
+	a.totals(in.Now)
 	if in.Course != nil {
 		a.Between, a.High, a.Peaks = in.Course.Between, in.Course.High, in.Course.Peaks
 		a.First, a.Last, a.Exit, a.Quiet = in.Course.First, in.Course.Last, in.Course.Exit, in.Course.Quiet
@@ -197,6 +197,13 @@ func New(in *Input) *Answer {
 func OfReport(r *leaks.Report) *Answer {
 	a := &Answer{Leaks: r, Events: 1, Seconds: math.NaN(), Reserved: event.Unknown}
 	a.growth(&Input{})
+	return a
+}
+
+// OfRunning returns what is known of a process while it is recorded: the totals of now, and whether memory grows. r may be nil.
+func OfRunning(now *view.View, r *leaks.Report) *Answer {
+	a := OfReport(r)
+	a.totals(now)
 	return a
 }
 
@@ -255,14 +262,14 @@ func BytesPerStep(r *leaks.Report) (bytes float64) {
 	return bytes
 }
 
-func (a *Answer) totals(in *Input) {
-	a.Now = in.Now.Total()
-	a.Peak = max(a.Now, in.Now.AtPeak().Total())
+func (a *Answer) totals(now *view.View) {
+	a.Now = now.Total()
+	a.Peak = max(a.Now, now.AtPeak().Total())
 	highest := uint64(0)
-	for i := range in.Now.Snapshot.Accounts {
-		x := &in.Now.Snapshot.Accounts[i]
+	for i := range now.Snapshot.Accounts {
+		x := &now.Snapshot.Accounts[i]
 		if other := x.Device.Allocator(); other.Sampled() {
-			a.Sampled.add(&Sampled{other.String(), x.Live.Objects, x.Live.Bytes, samples.Aside(&in.Now.Snapshot.Totals)})
+			a.Sampled.add(&Sampled{other.String(), x.Live.Objects, x.Live.Bytes, samples.Aside(&now.Snapshot.Totals)})
 			if a.Sampled.Aside {
 				continue // its peak is in no sum
 			}

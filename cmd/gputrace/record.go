@@ -41,6 +41,7 @@ type recordOptions struct {
 	wait       bool
 	inject     bool // load a library into the process
 	readyFile  string
+	liveFile   string // replaced with the state once a second; empty: none
 	ringBytes  int
 	maxSize    int           // of the recording, bytes; 0: no limit
 	maxAge     time.Duration // how far back the recording reaches; 0: to the attach
@@ -94,6 +95,7 @@ func recordingFlags() []cli.Flag {
 		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)", 0, 0),
 		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and say why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
+		flags.Text("live-file", "", "replace `PATH` once a second with the figures of now, as a line of JSON"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),
@@ -182,8 +184,12 @@ func (o *recordOptions) chooseOutput() error {
 	if err := o.results().Check(); err != nil {
 		return coded(exitUsage, err)
 	}
-	_, err := output.File(o.readyFile, true)
-	return err
+	for _, path := range []string{o.readyFile, o.liveFile} {
+		if _, err := output.File(path, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // results returns what is written to the folder of results.
@@ -208,6 +214,7 @@ func pidsOf(c *cli.Context) ([]int, error) {
 func parseRecording(c *cli.Context) recordOptions {
 	o := recordOptions{
 		output: flags.Get[string](c, "output"), force: c.Bool("force"), readyFile: flags.Get[string](c, "ready-file"),
+		liveFile:   flags.Get[string](c, "live-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-holders"),
 		noSteps: c.Bool("no-steps"), untilOOM: c.Bool("until-oom"), stepOn: flags.Get[string](c, "step-on"),
 		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"),

@@ -51,6 +51,7 @@ func TestParseRecord(t *testing.T) {
 		"-d 10":                  plain(func(o *recordOptions) { o.duration = 10 * time.Second }),
 		"--wait":                 plain(func(o *recordOptions) { o.wait = true }),
 		"--ready-file /tmp/r":    plain(func(o *recordOptions) { o.readyFile = "/tmp/r" }),
+		"--live-file /tmp/l":     plain(func(o *recordOptions) { o.liveFile = "/tmp/l" }),
 		"--ring-size 4096":       plain(func(o *recordOptions) { o.ringBytes = 4096 }),
 		"--ring-size 64KiB":      plain(func(o *recordOptions) { o.ringBytes = 64 << 10 }),
 		"--ring-size 1GiB":       plain(func(o *recordOptions) { o.ringBytes = 1 << 30 }),

@@ -22,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
@@ -104,13 +105,16 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go local.KeepSmall(ctx)
+	stopLive := gatecli.KeepLive(ctx, r, o.liveFile)
 	go steer(ctx, r, signals, func() {
 		c.Warning(errors.New("the limit on CPU time (RLIMIT_CPU) is nearly reached: the recording ends here; ulimit -t unlimited"))
 		cancel()
 	})
 	results, err := r.Run(ctx)
-	if failed := stopAlerts(); failed != nil {
-		c.Warning(failed)
+	for _, stop := range []func() error{stopLive, stopAlerts} {
+		if failed := stop(); failed != nil {
+			c.Warning(failed)
+		}
 	}
 	return then(r, files.Results(results), err)
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -52,6 +54,33 @@ func TestJSONFollowsSchemas(t *testing.T) {
 		require.NoError(t, published(t, c.schema).Validate(value), c.line)
 	}
 	require.Error(t, published(t, "answer").Validate(map[string]any{"format": "gputrace answer"}), "the schema asks for something")
+}
+
+// TestLiveFile: the state of a running recording has the figures that the first screen has of the same events.
+func TestLiveFile(t *testing.T) {
+	path := screenRecording(t, screens["growing"])
+	in, err := export.Open(path, nil)
+	require.NoError(t, err)
+	defer in.Close()
+	report, err := in.Leaks()
+	require.NoError(t, err)
+	var b bytes.Buffer
+	processes := []export.LiveProcess{{PID: 7, View: in.Trace.End(), Leaks: report}, {PID: 8, View: in.Trace.End()}}
+	require.NoError(t, export.WriteLive(&b, time.Unix(0, 0).UTC(), processes))
+	var got struct {
+		Processes []map[string]any `json:"processes"`
+	}
+	var value, screen any
+	require.NoError(t, json.Unmarshal(b.Bytes(), &got))
+	require.NoError(t, json.Unmarshal(b.Bytes(), &value))
+	require.NoError(t, published(t, "live").Validate(value))
+	out, _, _ := gputrace(t, "report", "--brief", "--json", path)
+	require.NoError(t, json.Unmarshal([]byte(out), &screen))
+	for _, key := range []string{"now_bytes", "peak_bytes", "reserved_bytes", "verdict", "steps", "findings"} {
+		require.Equal(t, screen.(map[string]any)[key], got.Processes[0][key], key)
+	}
+	require.Nil(t, got.Processes[1]["verdict"])
+	require.Equal(t, 1, strings.Count(b.String(), "\n"))
 }
 
 // TestNothingHappened: a recording without events has a length, and in any part of it nothing is in use.

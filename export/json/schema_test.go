@@ -47,6 +47,7 @@ var schemas = map[string]struct {
 	"fragments":     {"gputrace fragments", reflect.TypeFor[fragmentsFile]()},
 	"leaks":         {"gputrace leaks", reflect.TypeFor[leaksFile]()},
 	"leaks-of-job":  {"gputrace leaks of job", reflect.TypeFor[leaksOfJobFile]()},
+	"live":          {"gputrace live", reflect.TypeFor[liveFile]()},
 	"oom":           {"gputrace oom", reflect.TypeFor[oomFile]()},
 	"processes":     {"gputrace processes", reflect.TypeFor[machineFile]()},
 	"ranks":         {"gputrace ranks", reflect.TypeFor[ranksFile]()},

@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import sys
+import time
 
 import torch
 
@@ -21,6 +22,7 @@ kept = []
 
 
 def leak(x):
+    time.sleep(0.05)  # figures are new once a second
     if len(kept) == FAILS:
         torch.empty(1 << 50, device="cuda")
     kept.append(torch.empty(1 << 16, device="cuda"))  # 256 KiB a step
@@ -95,9 +97,11 @@ def accelerate():
     accelerator.init_trackers("training", config={}, init_kwargs={"aim": {"system_tracking_interval": None, "capture_terminal_logs": False}})
     model = torch.nn.Linear(256, 256)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9))
-    with callbacks.accelerate(accelerator, "gputrace", step=STEPS):
-        for _ in range(STEPS):
+    with callbacks.accelerate(accelerator, "gputrace", step=STEPS) as memory:
+        for step in range(STEPS):
             leak(0)
+            if step % 10 == 0:
+                memory.log(step)
             optimizer.zero_grad()
             accelerator.backward(model(torch.randn(8, 256, device="cuda")).square().mean())
             optimizer.step()
@@ -121,7 +125,7 @@ def keras():
     model.compile(optimizer="sgd", loss="mse")
     run = aim.Run(repo=".", system_tracking_interval=None, capture_terminal_logs=False)
     with mlflow.start_run(), wandb.init(project="training"):
-        memory = callbacks.keras("gputrace", aim_run=run)
+        memory = callbacks.keras("gputrace", every_steps=10, aim_run=run)
         model.fit(torch.randn(STEPS * 8, 64).numpy(), torch.randn(STEPS * 8, 8).numpy(), batch_size=8, verbose=0, callbacks=[memory])
 
 
@@ -162,7 +166,7 @@ def wandb_has():
     (path,) = glob.glob("wandb/offline-run-*/*.wandb")
     with open(path, "rb") as file:
         data = file.read()
-    at, part, found = 7, b"", {"summary": {}, "pages": [], "holders": []}
+    at, part, found = 7, b"", {"summary": {}, "in_use": [], "pages": [], "holders": []}
     while at + 7 <= len(data):
         if (1 << 15) - at % (1 << 15) < 7:
             at += (1 << 15) - at % (1 << 15)
@@ -176,6 +180,9 @@ def wandb_has():
         for item in record.summary.update:
             if "gpu_memory" in item.key and not item.key.startswith("train"):
                 found["summary"][item.key] = json.loads(item.value_json)
+        for item in record.history.item:
+            if item.nested_key[0].endswith("gpu_memory/in_use_bytes"):
+                found["in_use"].append(json.loads(item.value_json))
         if record.artifact.type == "gputrace":
             found["pages"] += [entry.path for entry in record.artifact.manifest.contents]
     for path in glob.glob(os.path.dirname(path) + "/files/media/table/gputrace/holders*.json"):
@@ -193,7 +200,9 @@ def aim_has():
     found = {"runs": 0, "metrics": {}, "texts": [], "page": None}
     for run in repo.iter_runs():
         found["runs"] += 1
-        found["metrics"].update((m.name, m.values.sparse_list()[1][-1]) for m in run.metrics() if "gpu_memory" in m.name)
+        for metric in run.metrics():
+            if "gpu_memory" in metric.name:
+                found["metrics"][metric.name] = float(metric.dataframe().sort_values("step")["value"].iloc[-1])
         found["texts"] += [text.data for text in run.get_text_sequence("gputrace", Context({})).values.sparse_list()[1]]
         found["page"] = run["gputrace", "page"]
     return found

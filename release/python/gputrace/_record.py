@@ -4,6 +4,7 @@
 import ctypes
 import functools
 import inspect
+import json
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, List, Optional, TypeVar, Union
 
 import gputrace
 
@@ -76,7 +77,7 @@ class Recorder:
         self._work = tempfile.mkdtemp(prefix="gputrace-")
         ready, said = os.path.join(self._work, "ready"), os.path.join(self._work, "said")
         arguments = [gputrace.program(), "record", "-p", str(os.getpid()), "--wait", "--ready-file", ready, "-o", self.folder]
-        arguments += ["-f", "html" if self._page else "none"]
+        arguments += ["--live-file", os.path.join(self._work, "live"), "-f", "html" if self._page else "none"]
         if self.step_on:
             arguments += ["--step-on", self.step_on]
         if self._children:
@@ -114,6 +115,20 @@ class Recorder:
         _allow(0)
         shutil.rmtree(self._work, ignore_errors=True)
         return self.recording
+
+    @property
+    def now(self) -> Optional[Dict[str, Any]]:
+        """What the running recording says of this process, at most about a second ago, as ``gputrace record --live-file`` writes it.
+
+        Its keys are those of Recording.answer: now_bytes, peak_bytes, reserved_bytes, verdict, sentence, steps and findings. None before
+        the first second is over, and after the end.
+        """
+        try:
+            with open(os.path.join(self._work, "live"), encoding="utf-8") as file:
+                processes = json.load(file)["processes"]
+        except (OSError, ValueError):
+            return None
+        return next((process for process in processes if process["pid"] == os.getpid()), None)
 
     @property
     def recording(self) -> Optional["gputrace.Recording"]:

@@ -8,17 +8,17 @@
     with gputrace.callbacks.accelerate(accelerator): train()       # Accelerate
     model.fit(x, y, callbacks=[gputrace.callbacks.keras()])        # Keras
 
-Each logs the figures of metrics() when the training ends or fails. TensorBoard and Aim also get the verdict with the largest holders as a
-text, Weights & Biases the holders as a table. MLflow and Weights & Biases get the page as an artifact, Aim its path. The figures are gputrace's
-own, read from the recording. Without the rights to record, the training runs as before and one line on standard error says what is missing. A
-logger that fails costs one line on standard error, too.
+Each logs the figures of metrics_now() while the training runs, and those of metrics() when it ends or fails. TensorBoard and Aim also get
+the verdict with the largest holders as a text, Weights & Biases the holders as a table. MLflow and Weights & Biases get the page as an
+artifact, Aim its path. The figures are gputrace's own. Without the rights to record, the training runs as before and one line on standard
+error says what is missing. A logger that fails costs one line on standard error, too.
 """
 
 import functools
 import os
 import sys
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 import gputrace
 from gputrace._record import Path, Recorder
@@ -33,16 +33,31 @@ def metrics(recording: "gputrace.Recording") -> Dict[str, float]:
     grow, and /failed_requests is how many requests for memory failed. What is not known is left out.
     """
     answer = recording.answer
+    failed = len(recording.out_of_memory["ooms"]) if answer["verdict"] == "out_of_memory" else 0
+    return _figures(answer, {"end_bytes": answer["now_bytes"], "failed_requests": failed})
+
+
+def metrics_now(recorder: Optional[Recorder]) -> Dict[str, float]:
+    """Return the figures of a running recording that are logged, by name; none if nothing is known.
+
+    They are gpu_memory/in_use_bytes and, so far, /peak_bytes, /reserved_bytes and /growth_bytes_per_step. They are read from a small file
+    that gputrace replaces once a second.
+    """
+    now = recorder.now if recorder is not None else None
+    return _figures(now, {"in_use_bytes": now["now_bytes"]}) if now is not None else {}
+
+
+def _figures(answer: Dict[str, Any], others: Dict[str, Any]) -> Dict[str, float]:
     growth = sum(finding["block_bytes_per_step"] for finding in answer["findings"])
     known = {
-        "peak_bytes": answer["peak_bytes"], "end_bytes": answer["now_bytes"], "reserved_bytes": answer["reserved_bytes"],
-        "growth_bytes_per_step": growth if answer["verdict"] in ("growing", "steady") else None,
-        "failed_requests": len(recording.out_of_memory["ooms"]) if answer["verdict"] == "out_of_memory" else 0,
+        "peak_bytes": answer["peak_bytes"], "reserved_bytes": answer["reserved_bytes"],
+        "growth_bytes_per_step": growth if answer["verdict"] in ("growing", "steady") else None, **others,
     }
     return {"gpu_memory/" + name: float(value) for name, value in known.items() if value is not None}
 
 
 Row = List[str]
+Sink = Callable[[Dict[str, float], Optional[int]], Any]  # takes figures and their step
 
 
 def holders(recording: "gputrace.Recording") -> List[Row]:
@@ -68,9 +83,10 @@ def text(recording: "gputrace.Recording") -> str:
 class Training:
     """The recording of one training."""
 
-    def __init__(self, folder: Optional[Path], step_on: Optional[str]) -> None:
+    def __init__(self, folder: Optional[Path], step_on: Optional[str], to: "Optional[Sink]" = None) -> None:
         self.folder, self.step_on = folder, step_on
         self.recorder: Optional[Recorder] = None
+        self._to = to
 
     def begin(self) -> None:
         """Start to record, unless a recording runs."""
@@ -85,9 +101,18 @@ class Training:
             print("gputrace: %s\ngputrace: see %s" % (recording.sentence, _page(recording)), file=sys.stderr)
         return recording
 
+    def log(self, step: Optional[int] = None) -> None:
+        """Log the figures of metrics_now(), if there are any. Accelerate's loop calls it as often as it wants them."""
+        figures = metrics_now(self.recorder)
+        if figures and self._to is not None:
+            _log(self._to, figures, step)
+
 
 def _page(recording: "gputrace.Recording") -> str:
     return os.path.join(recording.path, "report.html")
+
+
+_failures: Set[str] = set()  # that were printed
 
 
 def _log(what: Callable[..., Any], *arguments: Any, **named: Any) -> None:
@@ -95,7 +120,10 @@ def _log(what: Callable[..., Any], *arguments: Any, **named: Any) -> None:
     try:
         what(*arguments, **named)
     except Exception as error:
-        print("gputrace: cannot log the GPU memory: %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
+        line = "gputrace: cannot log the GPU memory: %s: %s" % (type(error).__name__, error)
+        if line not in _failures:
+            _failures.add(line)
+            print(line, file=sys.stderr, flush=True)
 
 
 def _to_tensorboard(recording: "gputrace.Recording", writer: Any, step: int) -> None:
@@ -130,11 +158,18 @@ def _to_wandb(recording: "gputrace.Recording", runs: Iterable[Any] = ()) -> None
             run.log_artifact(artifact)
 
 
+def _track(run: Any, figures: Dict[str, float], step: Optional[int]) -> None:
+    for name, value in figures.items():
+        run.track(value, name=name, step=step)
+
+
 def _to_aim(recording: "gputrace.Recording", run: Any, step: int, figures: bool) -> None:
-    """Log to a run of Aim: the text and the path of the page, which is uploaded if the run stores artifacts; figures that nothing else logs."""
+    """Log to a run of Aim: the text and the path of the page, which is uploaded if the run stores artifacts.
+
+    figures: also the figures, which nothing else logs.
+    """
     if figures:
-        for name, value in metrics(recording).items():
-            run.track(value, name=name, step=step)
+        _track(run, metrics(recording), step)
     run.track(sys.modules["aim"].Text(text(recording)), name=_TITLE, step=step)
     page = os.path.abspath(_page(recording))
     run[_TITLE] = {"sentence": recording.sentence, "page": page}
@@ -147,11 +182,16 @@ def _made_by(library: str, value: Any) -> bool:
     return type(value).__module__.split(".")[0] == library
 
 
-def hugging_face(trainer: Any, folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
+def hugging_face(
+    trainer: Any, folder: Optional[Path] = None, step_on: Optional[str] = None, every_steps: Optional[int] = None, aim_run: Any = None
+) -> Any:
     """Record the training of a transformers.Trainer, and log through Trainer.log. Returns the callback, which has been added.
 
-    It comes before those that report: some of these close their run when the training ends. Callbacks are not called when a training fails, so
-    Trainer.train is wrapped, too. aim_run: a run of Aim, if Aim's own callback is not one of the trainer's.
+    It comes before those that report: some of these close their run when the training ends. Callbacks are not called when a training fails,
+    so Trainer.train is wrapped, too.
+
+    every_steps: log what is known so far every so many steps; None: with each log of the trainer (logging_steps); 0: never.
+    aim_run: a run of Aim, if Aim's own callback is not one of the trainer's.
     """
     from transformers import TrainerCallback
 
@@ -163,6 +203,22 @@ def hugging_face(trainer: Any, folder: Optional[Path] = None, step_on: Optional[
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.is_local_process_zero:
                 self.training.begin()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            if every_steps is None and logs is not None:
+                logs.update(self._now(state.global_step))  # the callbacks that report get the same dict
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if every_steps and state.global_step % every_steps == 0:
+                figures = self._now(state.global_step)
+                if figures:
+                    _log(trainer.log, figures)
+
+        def _now(self, step: int) -> Dict[str, float]:
+            figures = metrics_now(self.training.recorder)
+            if aim_run is not None:
+                _log(_track, aim_run, figures, step)
+            return figures
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.end()
@@ -208,9 +264,12 @@ def _to_lightning(recording: "gputrace.Recording", logger: Any, step: int) -> No
     logger.log_metrics(metrics(recording), step=step)
 
 
-def lightning(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
+def lightning(
+    folder: Optional[Path] = None, step_on: Optional[str] = None, every_steps: Optional[int] = None, aim_run: Any = None
+) -> Any:
     """Return a callback for a Trainer of Lightning, which logs to all of its loggers, also after an exception.
 
+    every_steps: log what is known so far every so many steps; None: as often as the trainer logs (log_every_n_steps); 0: never.
     aim_run: a run of Aim, if Aim's own logger is not one of the trainer's.
     """
     try:
@@ -222,10 +281,23 @@ def lightning(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_
         def __init__(self) -> None:
             self.training = Training(folder, step_on)
             self.recording: Optional[gputrace.Recording] = None
+            self._logged = 0  # step
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            self._logged = 0
             if trainer.is_global_zero:
                 self.training.begin()
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            step, every = trainer.global_step, trainer.log_every_n_steps if every_steps is None else every_steps
+            if not every or step % every or step == self._logged:  # gradients of several batches can be one step
+                return
+            self._logged = step
+            figures = metrics_now(self.training.recorder)
+            for logger in trainer.loggers if figures else ():
+                _log(logger.log_metrics, figures, step=step)
+            if aim_run is not None:
+                _log(_track, aim_run, figures, step)
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
             self._end(trainer)
@@ -262,9 +334,17 @@ def accelerate(
 ) -> Iterator[Training]:
     """Record the block, and log through Accelerator.log at its end, also after an exception: before accelerator.end_training().
 
+    The value of the block is a Training, whose log(step) logs what is known so far.
+
     aim_run: a run of Aim, if Aim is not one of the accelerator's trackers.
     """
-    training = Training(folder, step_on)
+
+    def log(figures: Dict[str, float], at: Optional[int]) -> None:
+        accelerator.log(figures, step=at)
+        if aim_run is not None:
+            _track(aim_run, figures, at)
+
+    training = Training(folder, step_on, log)
     if accelerator.is_local_main_process:
         training.begin()
     try:
@@ -284,17 +364,20 @@ def accelerate(
             _log(_to_wandb, recording)
 
 
-def keras(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run: Any = None) -> Any:
+def keras(folder: Optional[Path] = None, step_on: Optional[str] = None, every_steps: Optional[int] = None, aim_run: Any = None) -> Any:
     """Return a callback for Keras. The figures are in its attribute metrics, and logged to the active runs of MLflow and Weights & Biases.
 
-    Keras calls no callback when a training fails, so the model's train_function is wrapped meanwhile. aim_run: a run of Aim.
+    Keras calls no callback when a training fails, so the model's train_function is wrapped meanwhile. A training that fails elsewhere, as
+    in another callback, is not logged.
+
+    every_steps: log what is known so far every so many batches; None: after each epoch; 0: never. aim_run: a run of Aim.
     """
     from keras.callbacks import Callback
 
     class GPUMemory(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.training = Training(folder, step_on)
+            self.training = Training(folder, step_on, self._to)
             self.recording: Optional[gputrace.Recording] = None
             self.metrics: Dict[str, float] = {}
             self._unwrapped: Any = None
@@ -308,6 +391,21 @@ def keras(folder: Optional[Path] = None, step_on: Optional[str] = None, aim_run:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self._steps += 1
+            if every_steps and self._steps % every_steps == 0:
+                self.training.log(self._steps)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if every_steps is None:
+                self.training.log(self._steps)
+
+        def _to(self, figures: Dict[str, float], step: Optional[int]) -> None:
+            mlflow, wandb = sys.modules.get("mlflow"), sys.modules.get("wandb")
+            if mlflow is not None and mlflow.active_run() is not None:
+                mlflow.log_metrics(figures, step=step)
+            if getattr(wandb, "run", None) is not None:
+                wandb.run.log(figures)  # type: ignore[union-attr]
+            if aim_run is not None:
+                _track(aim_run, figures, step)
 
         def on_train_end(self, logs: Any = None) -> None:
             if self._unwrapped is not None:
