@@ -260,7 +260,7 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	}
 	l.purpose.Allocated(b, e)
 	if e != nil && b.Layer == event.LayerTorch && l.phases.Len() <= maxPhaseSpans {
-		l.phases.See(e.Time, e.TID, l.trace.Phase(b.Stack))
+		l.phases.See(e.Time, e.TID, l.trace.Classifier().Shown(b.Stack))
 	}
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
 	if again && len(l.closed) > 0 {
@@ -355,7 +355,7 @@ func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
 		node, own := l.tree.site(b)
 		l.base = append(l.base, l.number32(Group{
 			Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: key.segment, Origin: b.Origin, Node: node, Own: own, TID: tid,
-			Phase: l.trace.Phase(b.Stack), Category: phases.NoCategory, Class: key.class, Again: again,
+			Phase: l.trace.Classifier().Shown(b.Stack), Category: phases.NoCategory, Class: key.class, Again: again,
 			Aside: b.Device.Allocator().Sampled() && samples.Aside(&l.trace.End().Snapshot.Totals),
 		}))
 	}

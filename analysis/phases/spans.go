@@ -25,7 +25,8 @@ type Spans struct {
 // See takes an allocation of PyTorch's, in the order of events.
 func (s *Spans) See(time uint64, tid uint32, p Phase) {
 	n := len(s.list)
-	if !turns(p) && (p != Input || n > 0 && tid != s.tid) {
+	named := !slices.Contains(Phases, p) // by the program
+	if !turns(p) && !named && (p != Input || n > 0 && tid != s.tid) {
 		return
 	}
 	if n == 0 || s.list[n-1].Phase != p {

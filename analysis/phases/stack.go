@@ -3,8 +3,11 @@
 package phases
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
@@ -32,9 +35,9 @@ type Classifier struct {
 	library  []string
 	frames   map[frameID][]*rule // those that match, in the order of the rules
 	trains   map[functionID]bool // functions that were seen to call backward passes or optimizers
-	ofStack  map[event.StackID]Result
+	ofStack  map[event.StackID]known
 	last     event.StackID // that was asked for last: several ask for the same in turn
-	lastIs   Result
+	lastIs   known
 	resolved func(event.StackID) *event.Stack
 }
 
@@ -45,11 +48,17 @@ type Result struct {
 	Loaded   bool     // tensors are read from a file: parameters, optimizer state, or a copy of either
 }
 
+// known is what was found of a stack.
+type known struct {
+	Result
+	named Phase // by the program, with gputrace.phase of the Python package; empty: it is not
+}
+
 // New makes a classifier. library is as in stacks.IsLibrary; resolve returns the frames of a stack, or nil.
 func New(r *Rules, library []string, resolve func(event.StackID) *event.Stack) *Classifier {
 	return &Classifier{
 		rules: r.all(), library: library, frames: map[frameID][]*rule{}, trains: map[functionID]bool{},
-		ofStack: map[event.StackID]Result{}, resolved: resolve,
+		ofStack: map[event.StackID]known{}, resolved: resolve,
 	}
 }
 
@@ -81,16 +90,27 @@ func (c *Classifier) Learn(id event.StackID) {
 	}
 }
 
-// Of returns the phase of a stack.
+// Of returns the phase of a stack, by the rules.
 func (c *Classifier) Of(id event.StackID) Result {
+	k := c.of(id)
+	return k.Result
+}
+
+// Shown returns the phase of a stack for people: by the program's name where it has one.
+func (c *Classifier) Shown(id event.StackID) Phase {
+	k := c.of(id)
+	return cmp.Or(k.named, k.Phase)
+}
+
+func (c *Classifier) of(id event.StackID) known {
 	if id == c.last && id != 0 {
 		return c.lastIs
 	}
 	out, ok := c.ofStack[id]
 	if !ok {
-		out = Result{Phase: Unknown, Category: NoCategory}
+		out.Result = Result{Phase: Unknown, Category: NoCategory}
 		if st := c.resolved(id); id != 0 && st != nil {
-			out = c.Stack(st)
+			out = known{c.Stack(st), named(stacks.Ran(st.Frames))}
 		}
 		c.ofStack[id] = out
 	}
@@ -108,6 +128,31 @@ func (c *Classifier) Stack(st *event.Stack) Result {
 		}
 	}
 	return Result{s.phase(st.Status), s.category, s.loaded}
+}
+
+// A function that gputrace.phase of the Python package marks is called by one of that package in markedFile, whose name is markedFunction
+// and the name of the phase.
+const (
+	markedFunction = "phase "
+	markedFile     = "gputrace/_record.py"
+	longestName    = 64 // characters
+)
+
+// named returns the program's name for the phase of a stack, the one nearest to the leaf; empty: it has no name. The program chooses the
+// text, so a name that cannot be printed is skipped.
+func named(frames []event.Frame) Phase {
+	for i := range frames {
+		f := &frames[i]
+		name, marked := strings.CutPrefix(f.Func, markedFunction)
+		if !marked || f.Kind != event.FramePython || !strings.HasSuffix(f.File, markedFile) {
+			continue
+		}
+		cannotPrint := strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+		if n := utf8.RuneCountInString(name); 0 < n && n <= longestName && !cannotPrint {
+			return Phase(name)
+		}
+	}
+	return ""
 }
 
 // match is the rules of a frame.

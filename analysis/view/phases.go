@@ -32,6 +32,12 @@ func (c *classifier) of(id event.StackID) phases.Phase {
 	return c.c.Of(id).Phase
 }
 
+func (c *classifier) shown(id event.StackID) phases.Phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.c.Shown(id)
+}
+
 // PhaseMemory is what was found of the stacks of a process: a phase follows from all of them, so it holds as long as they are the same.
 // The zero value has seen nothing. Safe for concurrent use.
 type PhaseMemory struct {
@@ -71,11 +77,11 @@ func stacksOf(sites []Site) event.Resolve {
 	return func(id event.StackID) *event.Stack { return out[id] }
 }
 
-// Phase is the part of a step in which the allocations of a site are made.
+// Phase returns the part of a step in which the allocations of a site are made, by the program's name where it has one.
 func (v *View) Phase(s *Site) phases.Phase { return v.PhaseOf(s.Site.Stack) }
 
-// PhaseOf is the part of a step in which the allocations of a stack are made; phases.Unknown where no site has it.
-func (v *View) PhaseOf(id event.StackID) phases.Phase { return v.classifier().of(id) }
+// PhaseOf returns the same for the allocations of a stack; phases.Unknown if no site has the stack.
+func (v *View) PhaseOf(id event.StackID) phases.Phase { return v.classifier().shown(id) }
 
 // classifier is of all stacks of the trace.
 func (t *Trace) classifier() *classifier {
@@ -89,7 +95,7 @@ func (t *Trace) classifier() *classifier {
 	return t.phases
 }
 
-// Phase is the part of a step in which the allocations of a stack are made.
+// Phase is the part of a step in which the allocations of a stack are made, by the rules alone: conclusions are drawn from it.
 func (t *Trace) Phase(id event.StackID) phases.Phase { return t.classifier().of(id) }
 
 // Classifier says of all stacks of the trace in which phase they allocate. It is shared, and not safe for concurrent use.

@@ -36,7 +36,7 @@ func (t *Trace) phaseSpans(from, to uint64, most int) (see func(e *event.Event),
 		if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Stack == 0 || e.Time < from || e.Time > to {
 			return
 		}
-		phase, id := c.of(e.Stack), uint64(e.PID)<<32|uint64(e.TID)
+		phase, id := c.shown(e.Stack), uint64(e.PID)<<32|uint64(e.TID)
 		i, ok := running[id]
 		if !ok || spans[i].Phase != phase {
 			if len(spans) == most {

@@ -6,7 +6,7 @@ import pytest
 pytest_plugins = "pytester"
 
 TESTS = """
-import gputrace, pytest, torch
+import gputrace, os, pytest, time, torch
 
 kept = []
 
@@ -24,18 +24,35 @@ def test_peak():
 def test_leak():
     kept.append(torch.zeros(1 << 18, device="cuda"))
 
+@gputrace.phase("rollout")
+def rollout(x):
+    kept.append(x * 2)
+
 @gputrace.steps
+@gputrace.phase("train")
 def train_step(x):
     kept.append(x * 2)
+    kept.append(gputrace.phase("évaluer: 2")(torch.relu)(x))
+
+class State(torch.nn.Module):
+    def forward(self, x):
+        rollout(x)
+        return x + 1
 
 def test_record(tmp_path):
     x = torch.zeros(1 << 10, device="cuda")
     with gputrace.record(tmp_path / "run", page=False) as recorder:
         for _ in range(40):
             train_step(x)
-    finding, = recorder.recording.findings
+            kept.append(State()(x))
+            time.sleep(0.05)
+        now = recorder.now
     assert recorder.error is None and recorder.recording.verdict == "growing", recorder.recording.sentence
-    assert (finding["function"], finding["block_bytes_per_step"]) == ("train_step", 4096)
+    growth = {(finding["function"], finding["block_bytes_per_step"]) for finding in recorder.recording.findings}
+    assert ("train_step", 4096) in growth, growth
+    assert 0 < now["now_bytes"] <= recorder.recording.answer["now_bytes"] and now["pid"] == os.getpid() and recorder.now is None
+    phases = {row["phase"]: row["bytes"] for row in recorder.recording.blocks(by="phase", since="0s")}
+    assert phases == dict.fromkeys(("rollout", "train", "évaluer: 2", "forward"), 40 * 4096), phases
     assert recorder.recording.answer["steps"]["source"] == "chosen"
     assert sum(row["bytes"] for row in recorder.recording.blocks()) == torch.cuda.memory_allocated()
 """

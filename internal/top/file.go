@@ -49,7 +49,7 @@ func NewRecorded(in *RecordedInput) (*Recorded, error) {
 		Totals: func(uint64, *view.Totals) {}, OutOfMemory: func(uint64, *event.Event) {},
 		Alloc: func(_ uint64, _ *heap.Block, e *event.Event) {
 			if e.Layer == event.LayerTorch {
-				spans.See(e.Time, e.TID, in.Trace.Phase(e.Stack))
+				spans.See(e.Time, e.TID, in.Trace.Classifier().Shown(e.Stack))
 			}
 		},
 		Moment: func(at uint64, v *view.View) {

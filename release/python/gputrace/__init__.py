@@ -30,7 +30,7 @@ import sysconfig
 import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
-__all__ = ["Error", "Recorder", "Recording", "open", "program", "record", "run", "snapshot", "steps", "who"]
+__all__ = ["Error", "Recorder", "Recording", "open", "phase", "program", "record", "run", "snapshot", "steps", "who"]
 
 _WORST = ("out_of_memory", "growing", "unknown", "steady")  # verdicts, the worst first
 _BAD_RESULT = 3  # exit code of commands whose answer is a finding: printed, and no error
@@ -230,4 +230,4 @@ def _main() -> None:
     os.execv(path, ["gputrace", *sys.argv[1:]])
 
 
-from gputrace._record import Recorder, record, steps  # noqa: E402 (it needs what is above)
+from gputrace._record import Recorder, phase, record, steps  # noqa: E402 (it needs what is above)

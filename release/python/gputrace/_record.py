@@ -24,6 +24,7 @@ _ATTACH_SECONDS = 60.0  # a machine at full load may need this to attach
 _END_SECONDS = 300.0  # reading the holders and writing may take long after hours of recording
 _RANGE = "Optimizer.step#gputrace.steps"  # the tracer takes ranges that begin like this for marks of steps
 _INTERRUPTED = 130  # exit code: interrupted before any data
+_LONGEST_NAME = 64  # of a phase, characters
 _WAITING = "waiting for pid"  # begins the message that the process has not loaded CUDA yet
 
 _step_function: Optional[str] = None
@@ -47,6 +48,29 @@ def steps(function: F) -> F:
         return function(*args, **kwargs)
 
     return marked  # type: ignore[return-value]
+
+
+def phase(name: str) -> Callable[[F], F]:
+    """Name the phase of the program that calls of a function are: ``@gputrace.phase("rollout")``, or ``gputrace.phase("rollout")(function)(x)``.
+
+    What is allocated in the calls has this phase on every screen, in place of forward and its like; the innermost name counts. The recorder
+    recognises the call of the wrapped function in the stacks of allocations, so the mark costs as much as one more call. A block of ``with``
+    is not in any stack: put it into a function. Threads that the function starts, as PyTorch's for the backward pass, have stacks of their own.
+    """
+    if not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
+        raise ValueError("the name of a phase is %r, not 1 to %d printable characters" % (name, _LONGEST_NAME))
+
+    def mark(function: F) -> F:
+        @functools.wraps(function)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        # The recorder looks for this name, in this file (analysis/phases).
+        named: Any = marked
+        named.__code__ = named.__code__.replace(**{key: "phase " + name for key in ("co_name", "co_qualname") if hasattr(named.__code__, key)})
+        return named  # type: ignore[no-any-return]
+
+    return mark
 
 
 class Recorder:
