@@ -73,7 +73,8 @@ func recordCommand() *cli.Command {
 			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later", nil, checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
 			childrenFlag(),
-			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load a library of gputrace's, which stays there: it sees more than dtrace"},
+			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load a library of gputrace's, which stays " +
+				"there: it sees more than dtrace"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
