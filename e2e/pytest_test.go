@@ -26,5 +26,5 @@ func TestPytestPlugin(t *testing.T) {
 		"PYTHONPATH="+filepath.Join(env.testdata, "..", "release", "python")+":"+installed(t, "pytest==9.2.0"))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "8 passed")
+	require.Contains(t, string(out), "9 passed")
 }

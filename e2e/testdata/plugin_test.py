@@ -103,6 +103,17 @@ def test_without_rights(pytester, refused):
     result.stdout.fnmatch_lines(["*NotChecked: the GPU memory of *::test_limited was not checked: not permitted; CAP_BPF is missing"])
 
 
+def test_slow_attach(pytester, monkeypatch):
+    """A recorder that takes its time prints another line before the one that it waits for CUDA."""
+    program = pytester.path / "slow"
+    says = "echo attaching to pid 1; echo waiting for pid 1 to load CUDA"
+    program.write_text("#!/bin/sh\ntrap 'exit 130' INT\n%s\nwhile :; do sleep 0.1; done\n" % says)
+    program.chmod(0o755)
+    monkeypatch.setenv("GPUTRACE", str(program))
+    pytester.makepyfile(UNMARKED_GPU)
+    pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", timeout=30).assert_outcomes(passed=2)
+
+
 def test_required(pytester, refused):
     result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "--gpu-memory=require")
     result.assert_outcomes(passed=1, failed=1)

@@ -18,17 +18,17 @@ if how == "failed":
 else:
     assert got["kept"] == 60 and got["raised"] is None, "the training went on"
     assert "GROWING  train.py:" in sentence and figures["gpu_memory/growth_bytes_per_step"] == 256 << 10, got
-    # Beside PyTorch's blocks there is a workspace of cuBLAS, where there are products of matrices. The rest is PyTorch's own peak, to the byte.
+    # Beside PyTorch's blocks there is a workspace of cuBLAS, where matrices are multiplied. The rest is PyTorch's own peak, to the byte.
     beside = 0 if framework == "keras" else 16 << 20
     assert figures["gpu_memory/peak_bytes"] == got["torch_peak"] + beside, got
 held = "kept[0..%d]" % (got["kept"] - 1)
-# What was logged while it ran is no more than what was in use at the end. Growth is not known at a failure, and stays as it was logged before.
-running = [got[name][values].pop("gpu_memory/in_use_bytes") for name, values in (("aim", "metrics"), ("tensorboard", "scalars"), ("mlflow", "metrics"))
-           if got[name] and got[name][values]] + got["wandb"]["in_use"][-1:]
-for name, values in ("aim", "metrics"), ("tensorboard", "scalars"), ("mlflow", "metrics"):
-    if how == "failed" and got[name]:
-        assert got[name][values].pop("gpu_memory/growth_bytes_per_step", 1 << 18) == 1 << 18, got[name]
-assert len(running) == 4 - (framework in ("lightning", "keras")) and all(0 < value <= figures["gpu_memory/end_bytes"] for value in running), running
+# What was logged while it ran is no more than what was in use at the end. Growth is unknown at a failure, and stays as logged before.
+logged = [got[name][values] for name, values in (("aim", "metrics"), ("tensorboard", "scalars"), ("mlflow", "metrics")) if got[name]]
+running = [values.pop("gpu_memory/in_use_bytes") for values in logged if values] + got["wandb"]["in_use"][-1:]
+for values in logged if how == "failed" else ():
+    assert values.pop("gpu_memory/growth_bytes_per_step", 1 << 18) == 1 << 18, values
+assert len(running) == 4 - (framework in ("lightning", "keras")), running
+assert all(0 < value <= figures["gpu_memory/end_bytes"] for value in running), running
 read = ["W&B", "Aim"]
 assert got["wandb"]["summary"] == figures and got["wandb"]["pages"] == ["report.html"], got["wandb"]
 assert any(held in name for name in got["wandb"]["holders"]), got["wandb"]

@@ -1,7 +1,9 @@
-"""Trains with gputrace's callbacks and reads back what was logged by the loggers' own readers: train.py hugging_face|lightning|accelerate|keras
-[whole|failed]. With failed, a request for memory fails in the training, which does not catch it.
+"""Trains with gputrace's callbacks and reads back what was logged by the loggers' own readers:
 
-Prints a line of JSON: what PyTorch counted, and what each logger has. They write into folders of the current one: logs, mlruns, wandb and .aim.
+    train.py hugging_face|lightning|accelerate|keras recorded|failed|unrecorded
+
+With failed, a request for memory fails in the training, which does not catch it. Prints a line of JSON: what PyTorch counted, and what each
+logger has. They write into folders of the current one: logs, mlruns, wandb and .aim.
 """
 import glob
 import json
@@ -58,9 +60,10 @@ def hugging_face():
     os.environ["TENSORBOARD_LOGGING_DIR"] = "logs"
     mlflow_run()
     model = Leaky(GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=2))
-    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=STEPS, report_to=["tensorboard", "mlflow", "wandb"], save_strategy="no",
-                             logging_steps=20, disable_tqdm=True, remove_unused_columns=False)
-    trainer = Trainer(model=model, args=args, train_dataset=Data(), callbacks=[AimCallback(repo=".", system_tracking_interval=None, capture_terminal_logs=False)])
+    args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=STEPS, report_to=["tensorboard", "mlflow", "wandb"],
+                             save_strategy="no", logging_steps=20, disable_tqdm=True, remove_unused_columns=False)
+    aim = AimCallback(repo=".", system_tracking_interval=None, capture_terminal_logs=False)
+    trainer = Trainer(model=model, args=args, train_dataset=Data(), callbacks=[aim])
     callbacks.hugging_face(trainer, "gputrace")
     trainer.train()
 
@@ -85,7 +88,8 @@ def lightning():
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(1024, 256)), batch_size=8)
     aim = AimLogger(repo=".", system_tracking_interval=None, capture_terminal_logs=False)
     loggers = [TensorBoardLogger("logs"), WandbLogger(save_dir=".", offline=True), aim]
-    pl.Trainer(max_steps=STEPS, accelerator="gpu", devices=1, logger=loggers, enable_checkpointing=False, enable_progress_bar=False,
+    pl.Trainer(max_steps=STEPS, log_every_n_steps=20, accelerator="gpu", devices=1, logger=loggers, enable_checkpointing=False,
+               enable_progress_bar=False,
                enable_model_summary=False, callbacks=[callbacks.lightning("gputrace")]).fit(Net(), data)
 
 

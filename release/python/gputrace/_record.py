@@ -25,7 +25,7 @@ _END_SECONDS = 300.0  # reading the holders and writing may take long after hour
 _RANGE = "Optimizer.step#gputrace.steps"  # the tracer takes ranges that begin like this for marks of steps
 _INTERRUPTED = 130  # exit code: interrupted before any data
 _LONGEST_NAME = 64  # of a phase, characters
-_WAITING = "waiting for pid"  # begins the message that the process has not loaded CUDA yet
+_WAITING = "waiting for pid"  # a line begins with it if the process has not loaded CUDA yet
 
 _step_function: Optional[str] = None
 
@@ -111,7 +111,7 @@ class Recorder:
             self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         _allow(self._process.pid)
         for _ in range(int(_ATTACH_SECONDS / 0.01)):
-            if os.path.exists(ready) or self._said().startswith(_WAITING):
+            if os.path.exists(ready) or any(line.startswith(_WAITING) for line in self._said().splitlines()):
                 return
             if self._process.poll() is not None:
                 self._fail(_reason(self._said()))
