@@ -196,7 +196,7 @@ var mayImport = map[string][]string{
 		"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath",
 		"internal/words",
 	},
-	"export/why":           {"analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
+	"export/why":           {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
 	"export/chart":         {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":         {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},

@@ -6,6 +6,7 @@ package advice
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -128,7 +129,7 @@ var rules = []Rule{
 	{"suspended", func(e *Evidence) bool { return e.torch() && suspended(e) != "" }, says("%s keeps suspended calls, with the variables of "+
 		"their frames: close() or cancel() those that nobody waits for", suspended)},
 	{"tensor_keys", func(e *Evidence) bool { return e.TensorKeys && isCache(e) }, says("%s has tensors as keys, and a tensor equals only "+
-		"itself: use .item() of it as the key", variable)},
+		"itself: use a number or a text as the key", variable)},
 	{"objects", func(e *Evidence) bool { return e.torch() && keeper(e) != "" }, says("%s keeps its keys or elements, and they hold this "+
 		"memory: delete what nobody needs, or refer to them weakly (weakref)", keeper)},
 	{"cache", isCache, says("%s gets more keys than it loses: give it a limit, or delete what is no longer needed", variable)},
@@ -195,7 +196,8 @@ const longestHook = 36
 
 // isLinked recognises objects of one class that keep each other in a row.
 func isLinked(e *Evidence) bool {
-	return e.torch() && Named(e.Holder) && e.Facts.Links >= leastLinked && e.Facts.Link != "" && beforeLinks(e) != ""
+	_, rest, _ := strings.Cut(graphOf(e.Holder), "…")
+	return e.torch() && Named(e.Holder) && e.Facts.Links >= leastLinked && e.Facts.Link != "" && beforeLinks(e) != "" && !growsInside(rest)
 }
 
 func sayLinked(e *Evidence) string {
@@ -252,14 +254,23 @@ func isFinalizer(e *Evidence) bool {
 
 // isTimer recognises arguments of asyncio's timers: TimerHandle._args, in the list _scheduled of the loop (Lib/asyncio/base_events.py).
 func isTimer(e *Evidence) bool {
-	_, timer, ok := strings.Cut(e.Holder, "._scheduled[")
-	return e.torch() && ok && strings.Contains(timer, "._args")
+	loop, timer, ok := strings.Cut(e.Holder, "._scheduled[")
+	_, argument, args := strings.Cut(timer, "._args")
+	return e.torch() && ok && args && strings.Contains(loop, "loop") && !growsInside(argument)
+}
+
+// mostInside is a number of elements that objects usually have inside, such as the layers of a cache.
+const mostInside = 8
+
+// growsInside reports whether a container in a part of a name has so many elements that it may be the one that grows.
+func growsInside(part string) bool {
+	return slices.ContainsFunc(position.FindAllString(part, -1), func(p string) bool { return varpath.Count(p) > mostInside })
 }
 
 // suspended returns the container of generators or coroutines whose frames lead to the blocks; empty: none.
 func suspended(e *Evidence) string {
-	kept, _, ok := strings.Cut(e.Holder, waiting)
-	if !ok || !Named(e.Holder) || !varies(kept) || holdsGraph(e.Holder) {
+	kept, rest, ok := strings.Cut(e.Holder, waiting)
+	if !ok || !Named(e.Holder) || !varies(kept) || holdsGraph(e.Holder) || growsInside(rest) {
 		return ""
 	}
 	return variableOf(kept)
@@ -271,7 +282,7 @@ func keeper(e *Evidence) string {
 	if !ok || !Named(e.Holder) || varies(kept) || holdsGraph(e.Holder) {
 		return ""
 	}
-	if strings.HasPrefix(rest, "Tensor}") || strings.HasSuffix(kept, ".cache") { // arguments of functools.lru_cache
+	if growsInside(rest) || strings.HasPrefix(rest, "Tensor}") || strings.HasSuffix(kept, ".cache") { // arguments of functools.lru_cache
 		return ""
 	}
 	return variableOf(kept)

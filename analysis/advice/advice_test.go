@@ -89,6 +89,7 @@ var proofs = map[string]struct {
 		is:   Evidence{Holder: "main() local planner.root.parent…state", Facts: Facts{Links: 107, Link: "parent"}},
 		says: "planner.root leads to 107 objects in a row by .parent: cut the chain, x.parent = None, where",
 		not: map[string]Evidence{
+			"their caches":       {Holder: "head.next…cache[0..513]", Facts: Facts{Links: 22, Link: "next"}},
 			"a few":              {Holder: "planner.root.parent…state", Facts: Facts{Links: 15, Link: "parent"}},
 			"by elements":        {Holder: "planner.root.children[0..3]…state", Facts: Facts{Links: 107}},
 			"nothing is between": {Holder: "planner.root.parent.state", Facts: Facts{Links: 107, Link: "parent"}},
@@ -109,12 +110,15 @@ var proofs = map[string]struct {
 		not: map[string]Evidence{
 			"another list": {Holder: "loop.waiting[0..9]._args[1]"},
 			"a schedule":   {Holder: "trainer._scheduled[0..9].batch"},
+			"of no loop":   {Holder: "sched._scheduled[0..99]._args[0]"},
+			"a history":    {Holder: "main() local loop._scheduled[0..7]._args[0].history[0..405]"},
 		},
 	},
 	"suspended": {
 		is:   Evidence{Holder: "a.py:83 main() local endpoint.running[83 keys 'req-*'] suspended a.py:45 Endpoint._tokens() local kv"},
 		says: "endpoint.running keeps suspended calls",
 		not: map[string]Evidence{
+			"states of calls":  {Holder: "main() local decoders[0..7] suspended a.py:4 decode() local states[0..405]"},
 			"one call":         {Holder: "a.py:190 run() local main suspended a.py:90 main() local outs"},
 			"garbage":          {Holder: "garbage Job.calls[0..9] suspended a.py:45 f() local kv"},
 			"a graph in there": {Holder: "running[0..9] suspended a.py:45 f() local loss.grad_fn …"},

@@ -109,6 +109,9 @@ type detector struct {
 	// before and otherBefore count the frees before the latest allocation, because frees at the end of a program do not
 	// describe its steps.
 	before, otherBefore uint64
+	// complete is the churn when the step that runs began; nil: none has. What comes after the last step is none of it, such as the first
+	// request to a model whose layers were loaded one by one.
+	complete *turnoverCount
 	// unsized has the live PyTorch blocks that are counted by block size: their requested bytes can become known before
 	// they are freed.
 	unsized  map[heap.BlockKey]bool
@@ -181,6 +184,9 @@ func (d *detector) allocated(b *heap.Block) {
 func (d *detector) goTo(step int, time uint64) {
 	for i := max(d.step+1, step-len(d.begins)+1); i <= step; i++ {
 		d.begins[i%len(d.begins)] = time
+	}
+	if step != d.step {
+		d.complete = d.counted()
 	}
 	d.step = step
 }
@@ -345,17 +351,29 @@ func (d *detector) forwardLine(frames []event.Frame) (out line, outer uint64) {
 // churns reports whether most of what is allocated is freed again, counting only PyTorch's blocks if there are any.
 // Loading a model layer by layer also recurs, but its memory stays.
 func (d *detector) churns() bool {
-	allocs, frees := d.allocs, d.before
+	c := d.complete
+	if c == nil {
+		c = d.counted()
+	}
+	allocs, frees := c.allocs, c.frees
 	if allocs == 0 {
-		allocs, frees = d.otherAllocs, d.otherBefore
+		allocs, frees = c.otherAllocs, c.otherFrees
 	}
 	return frees >= allocs-allocs/4
+}
+
+// turnoverCount counts allocations, and the frees before the latest of them.
+type turnoverCount struct{ allocs, frees, otherAllocs, otherFrees uint64 }
+
+func (d *detector) counted() *turnoverCount {
+	return &turnoverCount{d.allocs, d.before, d.otherAllocs, d.otherBefore}
 }
 
 // forgetChurn resets the counts of allocations and frees.
 func (d *detector) forgetChurn() {
 	d.allocs, d.frees, d.before = 0, 0, 0
 	d.otherAllocs, d.otherFrees, d.otherBefore = 0, 0, 0
+	d.complete = nil
 }
 
 // end ends the last complete step in all series.

@@ -24,8 +24,9 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 	return last.Event.Time
 }
 
-// loopEnded reports whether the loop had ended when the request failed, so that what it kept is no growth any more.
-func (f *Finder) loopEnded() bool {
+// isOutside reports whether the failed request was made outside the call that the loop repeats. The loop may then be over, or run on: a
+// loop that calls one function for most of its rounds, and another one now and then, looks the same.
+func (f *Finder) isOutside() bool {
 	failed, _ := f.trace.Refusals()
 	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return r.Event.Time == f.options.Until })
 	return i >= 0 && f.table.Returned(f.trace.Stack(failed[i].Event.Stack))

@@ -106,6 +106,15 @@ const (
 	Unclear     Verdict = "unknown"       // no steps, fewer than MinSteps, Steps.Loads, Suspects, or an unexplained Steps.Rise
 )
 
+// Doubt is a reason for which growth may have ended before a request failed.
+type Doubt string
+
+// The doubts.
+const (
+	MayBeOver Doubt = "loop_may_be_over" // the request was made outside the loop, as far as its stack shows
+	FewRises  Doubt = "few_rises"        // a pool that fills looks the same
+)
+
 // MinSteps is the number of steps needed to conclude that nothing grows.
 const MinSteps = 20
 
@@ -130,6 +139,8 @@ type Report struct {
 	Suspects []Finding
 	// Interim means that Suspects grew in an evaluation, or another part of a job that trains, whose end was not seen.
 	Interim bool
+	// Doubt is why the growth that preceded a failed request may have ended; empty: nothing says so.
+	Doubt Doubt
 	// Risers are the lines that contribute to Steps.Rise, as far as known, the most bytes first.
 	Risers []Riser
 }
@@ -275,9 +286,8 @@ func (f *Finder) before(e *event.Event, h *heap.Heap) {
 // Report returns the verdict, after the replay.
 func (f *Finder) Report() *Report {
 	r := judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
-	if r.Past = f.past; f.loopEnded() {
-		r.Past, r.Findings = append(r.Past, r.Findings...), nil
-		r.Verdict = verdictOf(r, true)
+	if r.Past = f.past; r.Doubt == "" && len(r.Findings) > 0 && f.isOutside() {
+		r.Doubt = MayBeOver
 	}
 	return r
 }

@@ -113,7 +113,7 @@ func (r *Report) fails(d *detector, o *Options) {
 		return
 	}
 	if sum, _ := Total(r.Suspects); failShare*sum.LiveBytes >= uint64(used[len(used)-1].bytes) {
-		r.Findings, r.Suspects = r.Suspects, nil
+		r.Findings, r.Suspects, r.Doubt = r.Suspects, nil, FewRises
 	}
 }
 

@@ -5,6 +5,7 @@ package oom
 import (
 	"cmp"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -70,8 +71,14 @@ func (c *Case) evaluate() []Cause {
 		switch {
 		case x.Decision == Loading, x.Decision == LargerStep && c.fills():
 			return 1
+		case x.Alone == Yes && x.Decision == Leak && c.Doubt == leaks.FewRises:
+			return 3 // whatever else is enough is more certain
+		case x.Alone == Yes && x.Decision == LargerStep && c.Doubt == leaks.MayBeOver:
+			return 4 // the step needs more than any before because it is none
+		case x.Alone == Yes && x.Decision == Leak && c.Doubt == leaks.MayBeOver:
+			return 5
 		case x.Alone == Yes:
-			return 3
+			return 6
 		case x.Alone == Unknown:
 			return 2
 		}

@@ -177,10 +177,12 @@ func (f *follower) setJoined(c *Case, h *heap.Heap) {
 		return
 	}
 	rows := f.bySite(c, h, 0)
-	sortGrowth(rows)
+	differs := func(g *Growth) uint64 { return max(g.Bytes, c.Requested) - min(g.Bytes, c.Requested) }
+	sorts.Func(rows, func(x, y Growth) int {
+		return cmp.Or(cmp.Compare(differs(&x), differs(&y)), cmp.Compare(x.Site, y.Site))
+	})
 	for i := range rows {
-		g := &rows[i]
-		if differ := max(g.Bytes, c.Requested) - min(g.Bytes, c.Requested); g.Objects > 1 && differ <= c.Requested/joinedNear {
+		if g := &rows[i]; g.Objects > 1 && differs(g) <= c.Requested/joinedNear {
 			c.Joined = *g
 			c.hold(&c.Joined)
 			return
@@ -251,6 +253,7 @@ func (f *follower) setFindings(c *Case, h *heap.Heap) {
 	if f.in.Leaks == nil {
 		return
 	}
+	c.Doubt = f.in.Leaks.Doubt
 	t, now := f.totals[accountKey{c.PID, c.Device}], uint64(0)
 	for _, found := range f.in.Leaks.Findings {
 		switch {
@@ -259,7 +262,7 @@ func (f *follower) setFindings(c *Case, h *heap.Heap) {
 			c.Outside = append(c.Outside, found)
 		case found.Layer != c.layer() || t == nil || !f.knowsSteps(t):
 		default:
-			if now += f.setGrownBy(c, &found, h); found.LiveBytes > 0 {
+			if now += f.setGrownBy(c, &found, h); found.LiveBytes > 0 && !c.joins(&found) {
 				c.Findings = append(c.Findings, found)
 			}
 		}
@@ -275,6 +278,9 @@ func (f *follower) setFindings(c *Case, h *heap.Heap) {
 	}
 	c.net = c.floor - min(c.floor, first) + now
 }
+
+// joins reports whether the request was to join the blocks of a finding: they are needed for it, and do not grow any more.
+func (c *Case) joins(f *leaks.Finding) bool { return c.Joined.Site != "" && f.Name() == c.Joined.Site }
 
 // setGrownBy sets how much of a finding was there when a request failed. It returns the bytes of the failing step.
 func (f *follower) setGrownBy(c *Case, found *leaks.Finding, h *heap.Heap) (now uint64) {

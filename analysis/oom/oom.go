@@ -145,6 +145,7 @@ type Case struct {
 	Steps    []StepPeak
 	Healthy  uint64 // largest allocated total of earlier steps
 	Findings []leaks.Finding
+	Doubt    leaks.Doubt     // about Findings
 	Outside  []leaks.Finding // device memory outside PyTorch
 
 	Attempt   Attempt     // kept of an attempt that was refused before; its Bytes are 0: nothing

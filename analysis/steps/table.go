@@ -24,7 +24,7 @@ type Table struct {
 	around []event.Frame // of SourcePeriod, the calls that lead to the loop, outermost first, and a line of it; nil: not known
 }
 
-// Returned reports whether the function whose loop the steps are has returned, as far as a later stack of its thread shows. Only the
+// Returned reports whether the function whose loop the steps are may have returned, as far as a later stack of its thread shows. Only the
 // outermost loop is known to be over then.
 func (t *Table) Returned(st *event.Stack) bool {
 	if st == nil || len(t.around) < 2 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -33,7 +34,7 @@ func causeText(c *oom.Case) string {
 	case oom.AbsurdRequest:
 		return absurdText(c, asked)
 	case oom.Leak:
-		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", table.LeakText(&c.Findings[0]), it(len(c.Findings)), table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated))
+		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", table.LeakText(&c.Findings[0]), it(len(c.Findings)), table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)) + doubtText(c)
 	case oom.Fragmentation:
 		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
@@ -465,7 +466,7 @@ func mappedText(c *oom.Case) string {
 	if !c.Fill.Loaded() || c.Fill.Site == c.Site {
 		return ""
 	}
-	return `. It was loaded from a file: loaded to the CPU, as by map_location="cpu", it would not be there`
+	return `. It was loaded from a file: if it is not used on the device, load it to the CPU, as by map_location="cpu"`
 }
 
 // castsText describes the copies of weights that autocast keeps, if they are many.
@@ -482,14 +483,25 @@ func fillText(c *oom.Case) string {
 	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
 }
 
+// doubtText says why growth may have ended before the request.
+func doubtText(c *oom.Case) string {
+	switch c.Doubt {
+	case leaks.FewRises:
+		return ". It rose only a few times, and a pool that fills looks the same"
+	case leaks.MayBeOver:
+		return ". The request was made outside the loop that grew, which may have ended"
+	}
+	return ""
+}
+
 // joinedText says that a request copies blocks which are in use until it has; empty: it is not known to.
 func joinedText(c *oom.Case) string {
 	g := &c.Joined
 	if g.Site == "" || c.Decision != oom.Full && c.Decision != oom.Limit {
 		return ""
 	}
-	return fmt.Sprintf(". The request joins the blocks of %s into a copy; until it is made, both are in use, %s: join them on the CPU, "+
-		"or fill one tensor that is made before", line(g.Site), table.Bytes(g.Bytes+c.Requested))
+	return fmt.Sprintf(". The request is as large as the blocks of %s together: if it joins the blocks into a copy, both are in use until "+
+		"it is made, %s: join them on the CPU, or fill one tensor that is made before", line(g.Site), table.Bytes(g.Bytes+c.Requested))
 }
 
 // heldText returns the holder of most blocks of a line; empty: not known.

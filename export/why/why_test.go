@@ -39,7 +39,7 @@ func TestText(t *testing.T) {
 		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it is held by list in eval": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
-		"; until it is made, both are in use, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
+		"both are in use until it is made, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
 			c.Joined = oom.Growth{Site: "eval.py:3 eval", Count: heap.Count{Objects: 40, Bytes: oomGiB}}
 		},
 		"still in use, 20.0 GiB": func(c *oom.Case) {
@@ -162,7 +162,7 @@ func TestCauses(t *testing.T) {
 			c.Larger, c.Departs = true, oom.Departure{Site: c.Site, Bytes: c.Requested, Usual: 96 * oomMiB}
 			c.Causes = []oom.Cause{{Decision: oom.LargerStep, Bytes: 21 * oomGiB, Alone: oom.Yes}}
 		},
-		"before any step. It was loaded from a file: loaded to the CPU, as by map_location=\"cpu\", it would not be there": func(c *oom.Case) {
+		"before any step. It was loaded from a file: if it is not used on the device, load it to the CPU, as by map_location=\"cpu\"": func(c *oom.Case) {
 			c.Decision, c.Phase = oom.Loading, phases.Setup
 			c.Fill = oom.Growth{
 				Site: "load.py:3 main", Holder: view.NoHolder, Phase: phases.Setup, Signs: advice.Load,

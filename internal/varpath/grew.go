@@ -75,6 +75,12 @@ var (
 	oneKey    = regexp.MustCompile(`'(?:[^'\\]|\\.)*'`)
 )
 
+// Count returns the number of elements for which one of a name stands, such as "[0..7]"; 0: it is not known.
+func Count(element string) int {
+	n, _ := count(element)
+	return n
+}
+
 // count is the number of elements that one of a name stands for; 0: it is not known. keys: they are keys of a dictionary.
 func count(element string) (n int, keys bool) {
 	if m := counted.FindStringSubmatch(element); m != nil {
