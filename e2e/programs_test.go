@@ -96,7 +96,7 @@ var failures = map[string]ending{
 	"calibration_holes":     {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why fragmentation: calibration_holes.py:", "368.0 MiB", "fails too"}},
 	"caption_validation":    {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"in a step that needs", "evaluation", "torch.no_grad()"}},
 	"clip_bank":             {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"why fragmentation: clip_bank.py:", "expandable_segments"}},
-	"corpus_index":          {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"corpus_index.py:", "as large as the blocks", "join them on the CPU"}},
+	"corpus_index":          {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"corpus_index.py:", "large as the blocks", "them on the CPU"}},
 	"crashed_run":           {[]string{"STANDIN_GPU_MEM=2304MiB", "STANDIN_SHM=SHM"}, []string{"why other processes: ", "900.0 MiB"}},
 	"crossval_cache":        {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"a leak: crossval_cache.py:", "get_adapter_params", "maxsize"}},
 	"crowded_image":         {[]string{"STANDIN_GPU_MEM=2GiB"}, []string{"in a step that needs", "crowded_image.py:", "1.2 GiB"}},

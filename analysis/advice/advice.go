@@ -262,7 +262,7 @@ func isTimer(e *Evidence) bool {
 // mostInside is a number of elements that objects usually have inside, such as the layers of a cache.
 const mostInside = 8
 
-// growsInside reports whether a container in a part of a name has so many elements that it may be the one that grows.
+// growsInside reports whether a container in a part of a name has more than mostInside elements, so that it may be the one that grows.
 func growsInside(part string) bool {
 	return slices.ContainsFunc(position.FindAllString(part, -1), func(p string) bool { return varpath.Count(p) > mostInside })
 }

@@ -109,7 +109,7 @@ type detector struct {
 	// before and otherBefore count the frees before the latest allocation, because frees at the end of a program do not
 	// describe its steps.
 	before, otherBefore uint64
-	// complete is the churn when the step that runs began; nil: none has. What comes after the last step is none of it, such as the first
+	// complete is the churn when the step that runs began; nil: none has. It does not count what comes after the last step, such as the first
 	// request to a model whose layers were loaded one by one.
 	complete *turnoverCount
 	// unsized has the live PyTorch blocks that are counted by block size: their requested bytes can become known before

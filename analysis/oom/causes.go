@@ -74,7 +74,7 @@ func (c *Case) evaluate() []Cause {
 		case x.Alone == Yes && x.Decision == Leak && c.Doubt == leaks.FewRises:
 			return 3 // whatever else is enough is more certain
 		case x.Alone == Yes && x.Decision == LargerStep && c.Doubt == leaks.MayBeOver:
-			return 4 // the step needs more than any before because it is none
+			return 4 // the step needs more than any before because it is not one of them
 		case x.Alone == Yes && x.Decision == Leak && c.Doubt == leaks.MayBeOver:
 			return 5
 		case x.Alone == Yes:
