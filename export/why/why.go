@@ -35,8 +35,8 @@ func causeText(c *oom.Case) string {
 		return absurdText(c, asked)
 	case oom.Leak:
 		grown, all := table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)
-		text := fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", table.LeakText(&c.Findings[0]), it(len(c.Findings)), grown, all)
-		return text + doubtText(c)
+		first, what := table.LeakText(&c.Findings[0]), it(len(c.Findings))
+		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", first, what, grown, all) + doubtText(c)
 	case oom.Fragmentation:
 		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
