@@ -16,8 +16,11 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// liveEvery is the interval at which --live-file is replaced.
-const liveEvery = time.Second
+// liveEvery is the interval at which --live-file is replaced. It is longer where the figures take more than 1/liveShare of it.
+const (
+	liveEvery = time.Second
+	liveShare = 50
+)
 
 // KeepLive replaces a file with the state of a recording, once a second; an empty path does nothing. stop ends it and returns why the file
 // could not be written, which is not tried again.
@@ -35,15 +38,16 @@ func KeepLive(ctx context.Context, r *recorder.Recorder, path string) (stop func
 }
 
 func writeLiveUntil(ctx context.Context, r *recorder.Recorder, path string) error {
-	every := time.NewTicker(liveEvery)
-	defer every.Stop()
+	wait := liveEvery
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-every.C:
+		case <-time.After(wait):
 		}
+		began := time.Now()
 		err := writeLive(ctx, r, path)
+		wait = max(liveEvery, liveShare*time.Since(began))
 		switch {
 		case errors.Is(err, recorder.ErrOver), errors.Is(err, context.Canceled):
 			return nil
@@ -62,14 +66,14 @@ func writeLive(ctx context.Context, r *recorder.Recorder, path string) error {
 	var processes []export.LiveProcess
 	for i := range state.Processes {
 		p := &state.Processes[i]
-		v, err := r.View(ctx, p.Process.PID())
+		m, err := r.Moment(ctx, p.Process)
 		if errors.Is(err, recorder.ErrOver) {
 			continue // it has just ended
 		}
 		if err != nil {
 			return err
 		}
-		processes = append(processes, export.LiveProcess{PID: p.Process.PID(), View: v, Leaks: p.Leaks})
+		processes = append(processes, export.LiveProcess{PID: p.Process.PID(), View: m.View(), Leaks: p.Leaks})
 	}
 	if len(processes) == 0 {
 		return nil
