@@ -163,6 +163,28 @@ func TestDecideSteps(t *testing.T) {
 	}
 }
 
+// TestDoubt: growth that may have ended comes after what else is enough, and a step outside the loop is no larger step.
+func TestDoubt(t *testing.T) {
+	both := func(d leaks.Doubt, more func(*Case)) *Case {
+		return trains(22*gib, func(c *Case) {
+			c.Findings, c.net, c.Doubt = found(3*gib, leaks.High), 3*gib, d
+			more(c)
+		})
+	}
+	none, others := func(*Case) {}, func(c *Case) { c.Others, c.usualOthers = 9*gib, 7*gib }
+	for name, tt := range map[string]decided{
+		"certain":                 {both("", none), Leak, []Decision{LargerStep}},
+		"few rises":               {both(leaks.FewRises, none), LargerStep, []Decision{Leak}},
+		"outside the loop":        {both(leaks.MayBeOver, none), Leak, []Decision{LargerStep}},
+		"certain, and others":     {both("", others), Leak, []Decision{OtherProcess, LargerStep}},
+		"few rises, and others":   {both(leaks.FewRises, others), OtherProcess, []Decision{LargerStep, Leak}},
+		"outside, and others":     {both(leaks.MayBeOver, others), OtherProcess, []Decision{Leak, LargerStep}},
+		"few rises, nothing else": {both(leaks.FewRises, func(c *Case) { c.rise = 3 * gib }), Leak, nil},
+	} {
+		tt.require(t, name)
+	}
+}
+
 // TestFreePrivate: the request's own pool does not count, whatever it is.
 func TestFreePrivate(t *testing.T) {
 	c := made(func(c *Case) {

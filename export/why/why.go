@@ -246,9 +246,9 @@ func alsoText(c *oom.Case) (out string) {
 		case x.Decision == c.Decision, x.Decision == oom.Loading, isEarlier(x.Decision), x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown,
 			x.Decision == oom.LargerStep && (c.Larger || isEarlier(c.Decision)):
 		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
-			enough = append(enough, nameOf(x))
+			enough = append(enough, nameOf(c, x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
-			short = append(short, nameOf(x))
+			short = append(short, nameOf(c, x))
 		}
 	}
 	if enough != nil {
@@ -274,9 +274,12 @@ var causes = map[oom.Decision]string{
 }
 
 // nameOf returns the name of a cause with its bytes.
-func nameOf(x *oom.Cause) string {
+func nameOf(c *oom.Case, x *oom.Cause) string {
 	if x.Decision == oom.Limit {
 		return fmt.Sprintf("the program's own limit, which leaves %s unused", table.Bytes(x.Bytes))
+	}
+	if x.Decision == oom.Leak && c.Doubt == leaks.FewRises {
+		return table.Bytes(x.Bytes) + " of a few equal rises, which may have been all"
 	}
 	return table.Bytes(x.Bytes) + " " + causes[x.Decision]
 }

@@ -42,6 +42,20 @@ func TestText(t *testing.T) {
 		"both are in use until it is made, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
 			c.Joined = oom.Growth{Site: "eval.py:3 eval", Count: heap.Count{Objects: 40, Bytes: oomGiB}}
 		},
+		"In the last 2.5 s memory rose from 1.0 GiB: eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+			c.Time, c.Since, c.Low = 4e9, 15e8, oomGiB
+			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"allocated. It rose only a few times, and a pool that fills looks the same": func(c *oom.Case) {
+			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.FewRises
+		},
+		"allocated. The request was made outside the loop that grew, which may have ended": func(c *oom.Case) {
+			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.MayBeOver
+		},
+		"without 2.0 GiB of a few equal rises, which may have been all": func(c *oom.Case) {
+			c.Decision, c.Doubt, c.Also = oom.OtherProcess, leaks.FewRises, []oom.Decision{oom.Leak}
+			c.Causes = []oom.Cause{{Decision: oom.Leak, Bytes: 2 * oomGiB, Alone: oom.Yes}}
+		},
 		"still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
