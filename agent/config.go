@@ -186,10 +186,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("dataset.max_size: %d bytes are too few: at least 1MiB, with its unit, as in 10GiB", c.Dataset.MaxSize)
 	}
 	if dir := c.Dataset.Dir; dir != "" && !filepath.IsAbs(dir) {
-		return fmt.Errorf("dataset.dir: %s depends on where the agent is started: give the whole path", dir)
+		return fmt.Errorf("dataset.dir: %s must be an absolute path", dir)
 	}
 	if c.RingSize < 4096 || c.RingSize&(c.RingSize-1) != 0 || c.RingSize > 1<<30 {
-		return errors.New("ring_size: not a power of two of at least 4KiB")
+		return errors.New("ring_size: must be a power of two from 4KiB to 1GiB")
 	}
 	if _, err := regexp.Compile(c.Processes); err != nil {
 		return fmt.Errorf("processes: %w", err)
@@ -201,7 +201,7 @@ func (c *Config) check() error {
 	}
 	for name := range c.Labels {
 		if !model.LegacyValidation.IsValidLabelName(name) {
-			return fmt.Errorf("labels: %q is no name of a label", name)
+			return fmt.Errorf("labels: %q is not a valid label name", name)
 		}
 	}
 	for i := range c.Webhooks {
@@ -224,7 +224,7 @@ func (w *WebhookConfig) check() error {
 		w.Format = plainFormat
 	}
 	if formats := []string{plainFormat, slackFormat, alertmanagerFormat, pagerDutyFormat}; !slices.Contains(formats, w.Format) {
-		return fmt.Errorf("format: %q is none of %s", w.Format, strings.Join(formats, ", "))
+		return fmt.Errorf("format: %q must be one of %s", w.Format, strings.Join(formats, ", "))
 	}
 	if w.Format == pagerDutyFormat && w.TokenFile == "" {
 		return errors.New("token_file is missing: PagerDuty needs a routing key")
@@ -235,7 +235,7 @@ func (w *WebhookConfig) check() error {
 	}
 	for _, e := range w.On {
 		if !slices.Contains(events, e) {
-			return fmt.Errorf("on: %q is none of %s", e, strings.Join(events, ", "))
+			return fmt.Errorf("on: %q must be one of %s", e, strings.Join(events, ", "))
 		}
 	}
 	return nil

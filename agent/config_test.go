@@ -21,7 +21,7 @@ func TestConfig(t *testing.T) {
 		"listen: ':1'\nallow_insecure: true": "", "listen: ':1'\nweb_config_file: w.yml": "",
 		"nonsense: 1": "nonsense", "top_lines: 101": "top_lines", "max_targets: 0": "max_targets", "memory_limit: 1MiB": "memory_limit",
 		"memory_limit: much": "line 1", "ring_size: 5000": "ring_size", "processes: '['": "processes", "interval: 1ms": "interval",
-		"dataset: {max_size: 10}": "10 bytes are too few", "dataset: {max_size: 1MiB}": "", "dataset: {dir: results}": "the whole path",
+		"dataset: {max_size: 10}": "10 bytes are too few", "dataset: {max_size: 1MiB}": "", "dataset: {dir: results}": "must be an absolute path",
 		"dataset: {dir: /results}":             "",
 		"relabel_configs: [{action: nothing}]": "nothing", "labels: {'a-b': c}": "labels",
 	} {

@@ -98,7 +98,7 @@ func (a *Agent) judge(f failed) {
 		text += fmt.Sprintf(", %s of it from %s", size.Text(uint64(s.Lines[0].Bytes)), s.Lines[0].Name)
 	}
 	if len(s.Findings) > 0 {
-		text += "; until then it was " + words.Line(s.Verdict+" "+s.Sentence)
+		text += "; the verdict before that: " + words.Line(s.Verdict+" "+s.Sentence)
 	}
 	a.failures.mu.Lock()
 	f.failure.summary, f.Text = s, text
@@ -182,7 +182,7 @@ func (f *failure) Afterwards() string {
 	case f.Ended != nil:
 		return "the process ended"
 	}
-	return "nothing was allocated since"
+	return "the program has allocated nothing since"
 }
 
 func (a *Agent) serveFailures(w http.ResponseWriter, r *http.Request) {

@@ -205,15 +205,15 @@ func TestWebhookConfig(t *testing.T) {
 		"{url: 'http://a'}": "name is missing",
 		"{name: a}":         "set either url or url_file",
 		"{name: a, url: 'http://a', url_file: b}":       "set either url or url_file",
-		"{name: a, url: 'http://a', format: teams}":     `"teams" is none of json, slack`,
+		"{name: a, url: 'http://a', format: teams}":     `"teams" must be one of json, slack`,
 		"{name: a, url: 'http://a', format: pagerduty}": "token_file is missing",
-		"{name: a, url: 'http://a', on: [oom]}":         `"oom" is none of out_of_memory, growing`,
+		"{name: a, url: 'http://a', on: [oom]}":         `"oom" must be one of out_of_memory, growing`,
 	} {
 		_, err := ParseConfig([]byte("webhooks: [" + text + "]"))
 		require.ErrorContains(t, err, want)
 	}
 	for text, want := range map[string]string{
-		"{name: a, url: 'ftp://key'}":                          "webhook a: the address is no http or https URL",
+		"{name: a, url: 'ftp://key'}":                          "webhook a: the address is not an http or https URL",
 		"{name: a, url_file: /nonexistent}":                    "webhook a: open /nonexistent",
 		"{name: a, url: 'http://a', token_file: /nonexistent}": "webhook a: open /nonexistent",
 	} {

@@ -112,7 +112,7 @@ func (m *message) body(format, key string) ([]byte, error) {
 const (
 	// maxMessages is how many messages of a webhook may wait.
 	maxMessages = 64
-	// hookTimeout bounds one attempt. Attempts are repeated after firstPause, then after twice as long each, at most maxTries in all.
+	// hookTimeout bounds one attempt. Attempts are repeated after hook.pause, then after twice as long each, at most maxTries in all.
 	hookTimeout = 10 * time.Second
 	maxTries    = 5
 )
@@ -163,7 +163,7 @@ func newHooks(all []WebhookConfig, log *slog.Logger) (hooks, error) {
 func checkURL(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return errors.New("the address is no http or https URL")
+		return errors.New("the address is not an http or https URL")
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (h *hook) deliver(ctx context.Context, m *message) {
 		}
 		if !again || try == maxTries {
 			h.failed.Add(1)
-			h.log.Warn("a message was not accepted", "webhook", h.config.Name, "error", err, "attempts", try)
+			h.log.Warn("a message was not delivered", "webhook", h.config.Name, "error", err, "attempts", try)
 			return
 		}
 		select {

@@ -65,14 +65,14 @@ func addProfiles(in *Input, p *perfetto.Input, tl *view.Timeline) error {
 			in.Warn(fmt.Errorf("--with %s: the trace has no events", file))
 			continue
 		}
-		when := fmt.Sprintf("it is of %s, the recording of %s", during(k.From, k.To), during(boot+int64(tl.From), boot+int64(tl.To)))
+		when := fmt.Sprintf("the trace covers %s, the recording %s", during(k.From, k.To), during(boot+int64(tl.From), boot+int64(tl.To)))
 		switch {
 		case k.To < wallClock:
-			return exit.With(exit.Invalid, fmt.Errorf("--with %s: its times are not of the wall clock, and it has no baseTimeNanoseconds", file))
+			return exit.With(exit.Invalid, fmt.Errorf("--with %s: no baseTimeNanoseconds, so its times are unknown: use another PyTorch", file))
 		case k.To < boot:
-			return exit.With(exit.Invalid, fmt.Errorf("--with %s: the trace is from before this machine was started: %s", file, when))
+			return exit.With(exit.Invalid, fmt.Errorf("--with %s: the trace ended before the machine of the recording was started: %s", file, when))
 		case k.To < boot+int64(tl.From) || k.From > boot+int64(tl.To):
-			in.Warn(fmt.Errorf("--with %s: no moment is in both: %s", file, when))
+			in.Warn(fmt.Errorf("--with %s: the trace and the recording have no moment in common: %s", file, when))
 		}
 		warnProfile(in, k)
 		p.Profiles = append(p.Profiles, k)
@@ -90,11 +90,11 @@ func warnProfile(in *Input, k *kineto.Trace) {
 		}
 	}
 	if len(others) > 0 && !slices.Contains(others, int64(in.Info.PID)) {
-		in.Warn(fmt.Errorf("--with %s: the trace is of process %d, the recording of process %d: each has its own rows "+
+		in.Warn(fmt.Errorf("--with %s: the trace is of process %d, the recording of process %d: each has its own tracks "+
 			"(in a container, the numbers differ)", k.Path, others[0], in.Info.PID))
 	}
 	for _, what := range slices.Sorted(maps.Keys(k.LeftOut)) {
-		in.Warn(fmt.Errorf("--with %s: %d events %s are left out", k.Path, k.LeftOut[what], what))
+		in.Warn(fmt.Errorf("--with %s: left out: %s: %d", k.Path, what, k.LeftOut[what]))
 	}
 }
 

@@ -43,12 +43,12 @@ func TestExportWith(t *testing.T) {
 		"zipped.json": {zipped.String(), ""},
 		"before.json": {
 			profilerTrace(eventtest.PID, 1_699_999_999.997),
-			"no moment is in both: it is of 2023-11-14 22:13:19.997 to 2023-11-14 22:13:19.998 UTC, the recording of 2023-11-14 22:13:20.000 to",
+			"the trace covers 2023-11-14 22:13:19.997 to 2023-11-14 22:13:19.998 UTC, the recording 2023-11-14 22:13:20.000 to",
 		},
-		"after.json":   {profilerTrace(eventtest.PID, 1_700_000_000+last+1), "no moment is in both"},
+		"after.json":   {profilerTrace(eventtest.PID, 1_700_000_000+last+1), "no moment in common"},
 		"another.json": {profilerTrace(7, 1_700_000_000), fmt.Sprintf("the trace is of process 7, the recording of process %d", eventtest.PID)},
 		"kinds.json": {
-			strings.Replace(profilerTrace(eventtest.PID, 1_700_000_000), "[", `[{"ph": "b"},`, 1), `1 events of the kind "b" are left out`,
+			strings.Replace(profilerTrace(eventtest.PID, 1_700_000_000), "[", `[{"ph": "b"},`, 1), `left out: events of the unknown type "b": 1`,
 		},
 		"none.json": {`{"traceEvents": []}`, "the trace has no events"},
 	} {
@@ -94,8 +94,8 @@ func TestExportWithErrors(t *testing.T) {
 	}{
 		"cut":         {profilerTrace(1, 1_700_000_000)[:70], "the file is cut off", nil, exitInvalid},
 		"text":        {"no JSON", "at byte 0 of its text", nil, exitInvalid},
-		"old":         {profilerTrace(1, 1_600_000_000), "from before this machine was started: it is of 2020-09-13", nil, exitInvalid},
-		"no base":     {profilerTrace(1, 1), "its times are not of the wall clock", nil, exitInvalid},
+		"old":         {profilerTrace(1, 1_600_000_000), "of the recording was started: the trace covers 2020-09-13", nil, exitInvalid},
+		"no base":     {profilerTrace(1, 1), "so its times are unknown", nil, exitInvalid},
 		"no clock":    {profilerTrace(1, 1_700_000_000), "timeless.gputrace does not contain the time of day", []string{timeless}, exitInvalid},
 		"chrome":      {profilerTrace(1, 1_700_000_000), "only -f perfetto", []string{"-f", "chrome", path}, exitUsage},
 		"dataset":     {profilerTrace(1, 1_700_000_000), "without a moment, a range, --by or --with", []string{"-f", "dataset", path}, exitUsage},

@@ -175,7 +175,7 @@ func TestFlows(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"launch": "1 0 0 of 2;", "k1": "1 2 0 of 2;", "k2": "1 2 1 of 2;", "outer": "2 0 0 of 0;", "inner": "2 1 0 of 0;",
 	}, got)
-	require.Equal(t, map[string]int{"that end or begin no slice (arrows)": 2}, k.LeftOut)
+	require.Equal(t, map[string]int{"arrows with no slice at one end": 2}, k.LeftOut)
 }
 
 // TestLanes: random slices are in order, nest in their lanes, and are all there; slices that nest take one lane.
@@ -206,7 +206,8 @@ func TestLanes(t *testing.T) {
 		many = append(many, slice(1, 1, "x", fmt.Sprint(i), "1000"))
 	}
 	k := read(t, trace(many...))
-	require.Equal(t, []int{64, 64, 36}, []int{k.Rows[0].Lanes, k.Events, k.LeftOut["that overlap with too many others of their row"]})
+	require.Equal(t, []int{64, 64}, []int{k.Rows[0].Lanes, k.Events})
+	require.Equal(t, map[string]int{"slices that overlap with more than 64 others of their track": 36}, k.LeftOut)
 }
 
 // TestOther: counters are read, and events of other kinds are counted.
@@ -216,7 +217,7 @@ func TestOther(t *testing.T) {
 	e := rowOf(t, k, "GPU 0 Counters", "0").Events[0]
 	require.Equal(t, kineto.Counter, e.Kind)
 	require.Zero(t, e.Duration)
-	require.Equal(t, map[string]int{`of the kind "b"`: 2}, k.LeftOut)
+	require.Equal(t, map[string]int{`events of the unknown type "b"`: 2}, k.LeftOut)
 }
 
 // TestOpen: a file is read gzipped or not, and an error names it and says what is wrong.

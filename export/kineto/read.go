@@ -279,7 +279,7 @@ func (p *parser) event(e *event) {
 		p.flow(e)
 		return
 	default:
-		p.trace.LeftOut[fmt.Sprintf("of the kind %q", e.Phase)]++
+		p.trace.LeftOut[fmt.Sprintf("events of the unknown type %q", e.Phase)]++
 		return
 	}
 	row := p.row(e)

@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// maxLanes limits the lanes of a row; slices that need another lane are left out. Each slice looks at every lane.
+// maxLanes limits the lanes of a row; slices that need another lane are left out, because placing a slice looks at every lane.
 const maxLanes = 64
 
 // Reasons for what is left out.
 const (
-	leftOutOverlap = "that overlap with too many others of their row"
-	leftOutFlow    = "that end or begin no slice (arrows)"
+	leftOutOverlap = "slices that overlap with more than 64 others of their track"
+	leftOutFlow    = "arrows with no slice at one end"
 )
 
 // finish completes the rows when all events are known: metadata follow the events to which they belong.
@@ -149,7 +149,7 @@ func place(lanes *[][]int, events []Event, e *Event) int {
 	return maxLanes
 }
 
-// bindBefore adds the flows from next on that are before a time to the innermost slices around them, and returns the next one.
+// bindBefore binds the flows earlier than a time, from index next on, to the innermost slices around them, and returns the next index.
 func (r *Row) bindBefore(t *Trace, lanes [][]int, next int, before int64) int {
 	for ; next < len(r.unbound) && r.unbound[next].time < before; next++ {
 		u := r.unbound[next]

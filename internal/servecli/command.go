@@ -34,12 +34,12 @@ func Command(shared *gatecli.Shared) *cli.Command {
 		Name:      "serve",
 		Usage:     "serve the recordings of a folder to a browser",
 		UsageText: "gputrace serve [FOLDER...] [--listen ADDRESS]",
-		Description: "Lists the recordings of a folder and of those in it, the newest first, each with its verdict, its page and profiles " +
+		Description: "Lists the recordings of a folder and its subfolders, the newest first, each with its verdict, its page and profiles " +
 			"for go tool pprof. Runs until Ctrl-C and writes nothing. docs/serve.md describes it.",
 		Flags: append([]cli.Flag{
-			flags.Text("listen", "127.0.0.1:0", "listen on `ADDRESS`; port 0 is any that is free"),
-			flags.Text("web-config", "", "TLS and passwords by `FILE`, in the format of Prometheus's exporter toolkit"),
-			&cli.BoolFlag{Name: "allow-insecure", Usage: "serve an address that others can reach without TLS or a password"},
+			flags.Text("listen", "127.0.0.1:0", "listen on `ADDRESS`; port 0 picks a free one"),
+			flags.Text("web-config", "", "read TLS and passwords from `FILE`, in the format of Prometheus's exporter toolkit"),
+			&cli.BoolFlag{Name: "allow-insecure", Usage: "allow an address other than loopback without TLS or a password"},
 		}, shared.Flags...),
 		Action: func(c *cli.Context) error {
 			o := &options{

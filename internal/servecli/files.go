@@ -23,7 +23,7 @@ const (
 )
 
 var (
-	errNoFile   = errors.New("no such file of this recording")
+	errNoFile   = errors.New("this recording has no such file")
 	errTooLarge = fmt.Errorf("the file is larger than %d MiB: make it with gputrace export", maxFile>>20)
 )
 

@@ -44,7 +44,7 @@ type conclusion struct {
 	took      time.Duration
 }
 
-// current reports whether a recording must not be read again for its conclusion.
+// current reports whether a conclusion is still valid.
 func (c *conclusion) current(f *found) bool {
 	age := time.Since(c.at)
 	switch {
@@ -108,7 +108,7 @@ func (r *reader) forget(s *sight) {
 	}
 }
 
-// want has recordings read when no request waits, in this order, instead of those that were wanted before.
+// want queues recordings that are read while no request waits, in this order. It replaces the queue before.
 func (r *reader) want(all []*found) {
 	r.mu.Lock()
 	r.wanted = all
@@ -302,7 +302,7 @@ func (r *reader) with(ctx context.Context, f *found, use func(in *export.Source)
 // recovered makes an error of a panic: a recording that cannot be read must not end the server.
 func recovered(err *error) {
 	if p := recover(); p != nil {
-		*err = exit.With(exit.Invalid, fmt.Errorf("this recording ended the reader, which is an error in gputrace: %v", p))
+		*err = exit.With(exit.Invalid, fmt.Errorf("gputrace crashed while reading this recording, please report it: %v", p))
 	}
 }
 

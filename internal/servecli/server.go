@@ -80,7 +80,7 @@ func (s *server) handler() http.Handler {
 			w.Header().Set(name, value)
 		}
 		if !s.hosts.allow(r.Host) {
-			http.Error(w, "not the name of this server: "+words.Line(r.Host)+"; open the address that gputrace serve printed", http.StatusForbidden)
+			http.Error(w, words.Line(r.Host)+" is not a name of this server: open the address that gputrace serve printed", http.StatusForbidden)
 			return
 		}
 		m.ServeHTTP(w, r)
@@ -258,7 +258,7 @@ const (
 )
 
 // nothingYet is what a list has of a recording that has just begun.
-const nothingYet = "no event was recorded yet"
+const nothingYet = "no events recorded yet"
 
 // justWritten is the age of a file without an end that is taken to be written still: a file system may have no locks.
 const justWritten = 10 * time.Second
