@@ -80,7 +80,11 @@ func (j *started) follow(t *testing.T, s *source) {
 		s.Wait()
 		require.NoError(t, s.Close())
 	})
-	j.target = <-arrived
+	select {
+	case j.target = <-arrived:
+	case <-over:
+		require.FailNow(t, "the program ended before it used the device")
+	}
 	j.await(t, "ready")
 }
 
