@@ -15,6 +15,10 @@ const someElements = "[…]"
 // elements of the last attribute they are, then those of one container before it, then those of all before it, then what
 // lies between the variable and the last attribute, then the elements of all containers. It is Readable.
 func Fit(name string, width int) string {
+	return strings.ReplaceAll(shorten(name, width), anyOf+anyOf, anyOf)
+}
+
+func shorten(name string, width int) string {
 	name = InProgram(Readable(name))
 	p := Parse(name)
 	if fits(name, width) || len(p.Elements) == 0 {

@@ -157,6 +157,7 @@ func TestSelfKept(t *testing.T) {
 	require.Equal(t, "ScaleBackward ctx.kept[0, 2]", Readable(name))
 	require.Equal(t, "ScaleBackward ctx.kept[0, 2]", Fit(name, 40))
 	require.Equal(t, Graph, Readable("C++ ScaleBackward ctx.kept[0, 2]"))
+	require.NotContains(t, Fit("C++ self-kept CopyReduceBackward ctx.backward_cache[1..2]", 32), "……")
 }
 
 // TestOwnHook: where the code of a hook is goes first; its name and the variable stay.
