@@ -106,9 +106,18 @@ func (r *Report) suspect(all []Finding, o *Options) {
 // they are 1/failShare of what it had in use.
 const failShare = 4
 
+// failRises is how often something must have risen for that: two are what a program keeps that has the best and the last of something.
+const failRises = 3
+
+// timesOf returns how often a finding has risen, by its period.
+func timesOf(f *Finding) int { return (f.Last-f.First)/max(f.Period, 1) + 1 }
+
 // fails makes suspects findings if they filled the device.
 func (r *Report) fails(d *detector, o *Options) {
 	used := d.level.latest()
+	if slices.ContainsFunc(r.Suspects, func(f Finding) bool { return timesOf(&f) < failRises }) {
+		return
+	}
 	if o.Until == 0 || len(r.Suspects) == 0 || len(used) == 0 {
 		return
 	}

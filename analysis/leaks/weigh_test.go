@@ -99,11 +99,19 @@ func TestFails(t *testing.T) {
 	used := newDetector(nil, nil)
 	used.level.add(1, floor{bytes: 1000})
 	used.level.advance(40)
-	for live, ends := range map[uint64]bool{249: false, 250: true} {
-		r := &Report{Suspects: []Finding{{Bytes: 1, LiveBytes: live - 10}, {Bytes: 1, LiveBytes: 10}}}
+	for _, c := range []struct {
+		live uint64
+		last int
+		ends bool
+	}{{249, 40, false}, {250, 40, true}, {250, 39, false}} {
+		of := Finding{Bytes: 1, Period: 15, First: 10, Last: c.last}
+		small := of
+		of.LiveBytes, small.LiveBytes = c.live-10, 10
+		r := &Report{Suspects: []Finding{of, small}}
 		r.fails(used, &Options{})
 		require.Len(t, r.Suspects, 2, "nothing failed")
 		r.fails(used, &Options{Until: 1})
-		require.Equal(t, ends, len(r.Findings) == 2 && r.Suspects == nil, live)
+		require.Equal(t, c.ends, len(r.Findings) == 2 && r.Suspects == nil, c)
+		require.Equal(t, c.ends, r.Doubt == FewRises)
 	}
 }

@@ -279,7 +279,7 @@ func nameOf(c *oom.Case, x *oom.Cause) string {
 		return fmt.Sprintf("the program's own limit, which leaves %s unused", table.Bytes(x.Bytes))
 	}
 	if x.Decision == oom.Leak && c.Doubt == leaks.FewRises {
-		return table.Bytes(x.Bytes) + " of a few equal rises, which may have been all"
+		return table.Bytes(x.Bytes) + " that a few equal rises had added"
 	}
 	return table.Bytes(x.Bytes) + " " + causes[x.Decision]
 }

@@ -52,7 +52,7 @@ func TestText(t *testing.T) {
 		"allocated. The request was made outside the loop that grew, which may have ended": func(c *oom.Case) {
 			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.MayBeOver
 		},
-		"without 2.0 GiB of a few equal rises, which may have been all": func(c *oom.Case) {
+		"without 2.0 GiB that a few equal rises had added": func(c *oom.Case) {
 			c.Decision, c.Doubt, c.Also = oom.OtherProcess, leaks.FewRises, []oom.Decision{oom.Leak}
 			c.Causes = []oom.Cause{{Decision: oom.Leak, Bytes: 2 * oomGiB, Alone: oom.Yes}}
 		},
