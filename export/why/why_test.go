@@ -46,16 +46,6 @@ func TestText(t *testing.T) {
 			c.Time, c.Since, c.Low = 4e9, 15e8, oomGiB
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
-		"allocated. It rose only a few times, and a pool that fills looks the same": func(c *oom.Case) {
-			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.FewRises
-		},
-		"allocated. The request was made outside the loop that grew, which may have ended": func(c *oom.Case) {
-			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.MayBeOver
-		},
-		"without 2.0 GiB that a few equal rises had added": func(c *oom.Case) {
-			c.Decision, c.Doubt, c.Also = oom.OtherProcess, leaks.FewRises, []oom.Decision{oom.Leak}
-			c.Causes = []oom.Cause{{Decision: oom.Leak, Bytes: 2 * oomGiB, Alone: oom.Yes}}
-		},
 		"still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
@@ -135,6 +125,24 @@ func TestStepsBeside(t *testing.T) {
 		"On cuda:1 the process has only 1.0 GiB of 24.0 GiB": func(c *oom.Case) {
 			c.Decision = oom.Fragmentation
 			c.Elsewhere = []oom.DeviceUse{{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Used: oomGiB, Total: 24 * oomGiB}}
+		},
+	} {
+		requireText(t, want, change)
+	}
+}
+
+// TestDoubtText: growth that may have ended is said to be in doubt.
+func TestDoubtText(t *testing.T) {
+	for want, change := range map[string]func(c *oom.Case){
+		"allocated. It rose only a few times, and a pool that fills looks the same": func(c *oom.Case) {
+			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.FewRises
+		},
+		"allocated. The request was made outside the loop that grew, which may have ended": func(c *oom.Case) {
+			c.Decision, c.Findings, c.Doubt = oom.Leak, oomFinding(20*oomGiB), leaks.MayBeOver
+		},
+		"without 2.0 GiB that a few equal rises had added": func(c *oom.Case) {
+			c.Decision, c.Doubt, c.Also = oom.OtherProcess, leaks.FewRises, []oom.Decision{oom.Leak}
+			c.Causes = []oom.Cause{{Decision: oom.Leak, Bytes: 2 * oomGiB, Alone: oom.Yes}}
 		},
 	} {
 		requireText(t, want, change)
