@@ -233,6 +233,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setState(c, h)
 	f.setEnded(c, h)
 	f.setLoaded(c, h)
+	f.setSince(c)
 	step := f.blocksOfStep(c, h)
 	f.setPasses(c, step)
 	f.setElsewhere(c, h)

@@ -50,7 +50,6 @@ func (f *follower) blocksSince(c *Case, h *heap.Heap, from uint64) (out []stepBl
 func (f *follower) blocksOfStep(c *Case, h *heap.Heap) []stepBlock {
 	from, _, ok := f.in.Steps.Span(c.Step)
 	if !ok || c.Step == 0 {
-		f.setSince(c)
 		if from = c.Since; from == 0 {
 			return nil
 		}
@@ -58,8 +57,11 @@ func (f *follower) blocksOfStep(c *Case, h *heap.Heap) []stepBlock {
 	return f.blocksSince(c, h, from)
 }
 
-// setSince finds the rise of the memory before the failure.
+// setSince finds the rise of the memory before the failure, if its step is not known.
 func (f *follower) setSince(c *Case) {
+	if _, _, ok := f.in.Steps.Span(c.Step); ok && c.Step > 0 {
+		return
+	}
 	t := f.totals[accountKey{c.PID, c.Device}]
 	if t == nil || c.Torch.Allocated == event.Unknown || t.freed.Bytes <= t.made.Bytes/fillFrees {
 		return // Fill has what was allocated since the beginning

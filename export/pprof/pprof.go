@@ -138,10 +138,7 @@ func Write(w io.Writer, in Input) error {
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("check profile: %w", err)
 	}
-	if err := p.Write(w); err != nil {
-		return fmt.Errorf("write profile: %w", err)
-	}
-	return nil
+	return writeOut(w, p)
 }
 
 // add makes the samples of all processes.

@@ -63,17 +63,17 @@ func writeLive(ctx context.Context, r *recorder.Recorder, path string) error {
 	if err != nil {
 		return err
 	}
-	var processes []export.LiveProcess
+	var traced []*recorder.Process
 	for i := range state.Processes {
-		p := &state.Processes[i]
-		m, err := r.Moment(ctx, p.Process)
-		if errors.Is(err, recorder.ErrOver) {
-			continue // it has just ended
-		}
-		if err != nil {
-			return err
-		}
-		processes = append(processes, export.LiveProcess{PID: p.Process.PID(), View: m.View(), Leaks: p.Leaks})
+		traced = append(traced, state.Processes[i].Process)
+	}
+	moments, err := r.Moments(ctx, traced)
+	if err != nil {
+		return err
+	}
+	var processes []export.LiveProcess
+	for _, m := range moments {
+		processes = append(processes, export.LiveProcess{PID: m.Process.PID(), View: m.View(), Leaks: m.Leaks})
 	}
 	if len(processes) == 0 {
 		return nil

@@ -20,13 +20,12 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	cdppage "github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
+	shared "github.com/gputrace/gputrace/e2e/browser/internal/chromium"
 	"github.com/gputrace/gputrace/export/html"
 )
 
@@ -148,20 +147,9 @@ func openPage(t *testing.T, write func(*bytes.Buffer) error, media ...*emulation
 }
 
 func (p *tab) listen(e any, address string) {
-	text := ""
-	switch e := e.(type) {
-	case *network.EventRequestWillBeSent:
-		if e.Request.URL != address && e.Request.URL != "data:," {
-			text = "request: " + e.Request.URL
-		}
-	case *runtime.EventConsoleAPICalled:
-		text = "console: " + string(e.Type)
-	case *runtime.EventExceptionThrown:
-		text = "exception: " + e.ExceptionDetails.Text
-	case *log.EventEntryAdded:
-		text = "log: " + e.Entry.Text
-	case *cdppage.EventJavascriptDialogOpening:
-		text = "dialog: " + e.Message
+	text := shared.Said(e)
+	if e, ok := e.(*network.EventRequestWillBeSent); ok && e.Request.URL != address && e.Request.URL != "data:," {
+		text = "request: " + e.Request.URL
 	}
 	if text != "" {
 		p.mu.Lock()

@@ -17,8 +17,6 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
-	cdppage "github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -91,18 +89,7 @@ func open(t *testing.T) *tab {
 }
 
 func (p *tab) listen(e any) {
-	text := ""
-	switch e := e.(type) {
-	case *runtime.EventConsoleAPICalled:
-		text = "console: " + string(e.Type)
-	case *runtime.EventExceptionThrown:
-		text = "exception: " + e.ExceptionDetails.Text
-	case *log.EventEntryAdded:
-		text = "log: " + e.Entry.Text
-	case *cdppage.EventJavascriptDialogOpening:
-		text = "dialog: " + e.Message
-	}
-	if text != "" {
+	if text := chromium.Said(e); text != "" {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.seen = append(p.seen, text)

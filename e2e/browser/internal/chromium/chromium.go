@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
 
@@ -43,6 +46,21 @@ func Start(t *testing.T) context.Context {
 	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Said returns what an event says of a page for a person who debugs it, a message, an error or a dialog; empty for other events.
+func Said(e any) string {
+	switch e := e.(type) {
+	case *runtime.EventConsoleAPICalled:
+		return "console: " + string(e.Type)
+	case *runtime.EventExceptionThrown:
+		return "exception: " + e.ExceptionDetails.Text
+	case *log.EventEntryAdded:
+		return "log: " + e.Entry.Text
+	case *page.EventJavascriptDialogOpening:
+		return "dialog: " + e.Message
+	}
+	return ""
 }
 
 // Axe returns the script of axe-core, which checks a page for what keeps people from using it. The test is in a folder of e2e/browser.
