@@ -9,14 +9,15 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/debian-unpack.sh"
 version=${1:?usage: debian-python.sh VERSION}
 
-# finish FOLDER writes the script that runs it with its own libc: this machine's is older.
+# finish writes the script that runs it with its own libc, because this machine's is older. The script finds its folder, which may be moved.
 finish() {
-    local lib=$1/root/usr/lib/x86_64-linux-gnu
     mkdir "$new/bin"
     cat >"$new/bin/python$version" <<END
 #!/bin/sh
-export PYTHONHOME='$1/root/usr'
-exec '$lib/ld-linux-x86-64.so.2' --library-path '$lib' '$1/root/usr/bin/python$version' "\$@"
+PYTHONHOME=\$(cd "\$(dirname "\$0")/../root/usr" && pwd)
+export PYTHONHOME
+lib=\$PYTHONHOME/lib/x86_64-linux-gnu
+exec "\$lib/ld-linux-x86-64.so.2" --library-path "\$lib" "\$PYTHONHOME/bin/python$version" "\$@"
 END
     chmod +x "$new/bin/python$version"
     ln -s root/usr/include "$new/include"
