@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
 	"inspect/holders/internal/objgraph":    {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
 	"inspect/holders/internal/stop":        {"process"},
-	"inspect/holders/internal/text":        {},
+	"inspect/holders/internal/text":        {"cpython/pyobject"},
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook":             {"event", "event/allocator"},

@@ -156,15 +156,21 @@ func (h *Heap) reprTuple(img Image, object uint64, depth int) string {
 
 // quoted writes text in Python's quotes.
 func quoted(s string) string {
-	q := "'"
+	q, s := Quotes(s)
+	return q + s + q
+}
+
+// Quotes returns the quotes in which Python's repr writes a str, and the str with what they need escaped.
+func Quotes(s string) (quote, escaped string) {
+	quote = "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = `"`
+		quote = `"`
 	}
 	s = strings.ReplaceAll(s, `\`, `\\`)
-	if q == "'" {
+	if quote == "'" {
 		s = strings.ReplaceAll(s, "'", `\'`)
 	}
-	return q + s + q
+	return quote, s
 }
 
 // FreeVariable is the name of a function's closure variable, by its number in __closure__. Empty when it is not known.

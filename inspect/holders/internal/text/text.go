@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/gputrace/gputrace/cpython/pyobject"
 )
 
 // maxShown is how much of a text is shown, runes.
@@ -42,14 +44,7 @@ func Plain(s string) string {
 
 // Quote writes a str as Python's repr does, cut.
 func Quote(s string) string {
-	q := "'"
-	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
-		q = `"`
-	}
-	s = strings.ReplaceAll(s, `\`, `\\`)
-	if q == "'" {
-		s = strings.ReplaceAll(s, "'", `\'`)
-	}
+	q, s := pyobject.Quotes(s)
 	return q + Plain(s) + q
 }
 
