@@ -175,8 +175,12 @@ var mayImport = map[string][]string{
 	// The node agent: a user of the recorder that serves what it knows.
 	"agent/kube":  {},
 	"agent/place": {"internal/words", "process"},
+	// How messages reach servers, and the formats of metrics and profiles that are sent.
+	"agent/delivery": {},
+	"agent/push":     {},
 	"agent": {
-		"agent/kube", "agent/place", "analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table",
+		"agent/delivery", "agent/kube", "agent/place", "agent/push",
+		"analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table",
 		"export/verdict", "heap",
 		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},

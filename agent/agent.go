@@ -7,7 +7,7 @@
 //	recorder (one for all processes) ── Attached, Ended ──▶ targets ◀── control group, environment, API server
 //	     ▲ State at each scrape                        │
 //	     │ Moment once an interval ──▶ its summary ────┤ (and, less often, rows of the dataset)
-//	     └── Moment at each request for a profile ─────┴──▶ /metrics, /sd, ...
+//	     └── Moment at each request for a profile ─────┴──▶ /metrics, /sd, ..., and the same sent to servers
 package agent
 
 import (
@@ -46,8 +46,11 @@ type Agent struct {
 	counts  counts
 	store   *store      // nil: no dataset is written
 	started atomic.Bool // a recorder has begun to trace
+	began   time.Time   // when the agent's own counters were 0
 	hooks   hooks
-	failed  chan failed // receives failed requests for memory
+	pushers []*pusher
+	slots   chan struct{} // bounds how many profiles are written at a time
+	failed  chan failed   // receives failed requests for memory
 
 	failures failures
 
@@ -78,10 +81,13 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 	a := &Agent{
 		config: c, version: version, source: source, log: log, labeler: &labeler{config: c}, pattern: c.pattern(),
 		targets: map[*recorder.Process]*target{}, pending: map[processKey]time.Time{}, dropped: map[processKey]bool{},
-		failed: make(chan failed, maxFailed),
+		failed: make(chan failed, maxFailed), slots: make(chan struct{}, maxProfiles), began: time.Now(),
 	}
 	var err error
 	if a.hooks, err = newHooks(c.Webhooks, log); err != nil {
+		return nil, err
+	}
+	if a.pushers, err = newPushers(c.Push, log); err != nil {
 		return nil, err
 	}
 	if k := &c.Kubernetes; k.Names {
@@ -127,6 +133,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	})
 	beside.Go(func() { a.summarize(ctx) })
 	beside.Go(func() { a.hooks.run(ctx) })
+	beside.Go(func() { a.push(ctx) })
 	stored := a.startStore()
 	err = server(ctx)
 	cancel()

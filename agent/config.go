@@ -70,6 +70,8 @@ type Config struct {
 	Dataset DatasetConfig `yaml:"dataset"`
 	// Webhooks receive a message when a request for memory fails, or memory begins to grow.
 	Webhooks []WebhookConfig `yaml:"webhooks"`
+	// Push are servers to which metrics and profiles are sent.
+	Push []PushConfig `yaml:"push"`
 }
 
 // WebhookConfig is a receiver of messages.
@@ -208,6 +210,17 @@ func (c *Config) check() error {
 		if err := c.Webhooks[i].check(); err != nil {
 			return fmt.Errorf("webhooks, number %d: %w", i+1, err)
 		}
+	}
+	names := map[string]bool{}
+	for i := range c.Push {
+		p := &c.Push[i]
+		if err := p.check(); err != nil {
+			return fmt.Errorf("push, number %d: %w", i+1, err)
+		}
+		if names[p.Name] {
+			return fmt.Errorf("push, number %d: the name %s is there twice", i+1, p.Name)
+		}
+		names[p.Name] = true
 	}
 	return c.checkAddress()
 }

@@ -66,9 +66,6 @@ func TestFailures(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	r := start(t, "webhooks: [{name: w, url: '"+hook.URL+"', token_file: "+token+"}]\n")
-	for _, h := range r.hooks {
-		h.pause = time.Millisecond
-	}
 	s := <-r.sources
 	one := &madeTarget{pid: 1 << 30, file: "/app/train.py"}
 	one.about = process.About{Name: "python", Environ: []string{"SLURM_JOB_ID=77"}}
@@ -170,33 +167,23 @@ func TestMessages(t *testing.T) {
 	require.NotContains(t, labels, "alertname", "the labels of the process are its own")
 }
 
-// TestWebhookErrors: a receiver that refuses gets no second attempt, one that is not there gets maxTries, and no error has the address.
-func TestWebhookErrors(t *testing.T) {
-	status, count := http.StatusForbidden, 0
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		count++
-		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(status)
-	}))
-	t.Cleanup(s.Close)
-	config := &WebhookConfig{Name: "w", On: []string{failedRequest}}
-	h := &hook{config: config, url: s.URL + "/secret", log: quiet(), queue: make(chan *message, 1)}
-	m := &message{Event: failedRequest, Failure: &failure{}}
-	for _, c := range []struct{ status, tries int }{{http.StatusForbidden, 1}, {http.StatusFound, 1}, {http.StatusBadGateway, maxTries}} {
-		status, count = c.status, 0
-		h.deliver(t.Context(), m)
-		require.Equal(t, c.tries, count, "%d", c.status)
+// TestWebhookQueue: a webhook gets the events that it wants, and when too many messages wait, further ones are dropped and counted.
+func TestWebhookQueue(t *testing.T) {
+	all, err := newHooks([]WebhookConfig{{Name: "w", URL: "http://127.0.0.1:1/secret", On: []string{failedRequest}}}, quiet())
+	require.NoError(t, err)
+	for range maxMessages + 2 {
+		all.send(&message{Event: failedRequest, Failure: &failure{}})
+		all.send(&message{Event: startsToGrow})
 	}
-	require.EqualValues(t, 3, h.failed.Load())
-	s.Close()
-	_, err := h.post(t.Context(), m)
-	require.Error(t, err)
-	require.NotContains(t, err.Error(), "secret")
-	all := hooks{h}
-	all.send(m)
-	all.send(m)
-	all.send(&message{Event: startsToGrow})
-	require.EqualValues(t, 1, h.dropped.Load(), "a message that is not wanted is not dropped")
+	n := all[0].Counts()
+	require.Equal(t, maxMessages, n.Waiting)
+	require.EqualValues(t, 2, n.Dropped, "a message that is not wanted is not dropped")
+	for status, again := range map[int]bool{
+		http.StatusFound: false, http.StatusForbidden: false, http.StatusTooManyRequests: true, http.StatusRequestTimeout: true,
+		http.StatusInternalServerError: true, http.StatusBadGateway: true,
+	} {
+		require.Equal(t, again, hookRetries(status), status)
+	}
 }
 
 // TestWebhookConfig: what cannot be used is refused before the agent starts.

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/gputrace/gputrace/agent/delivery"
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -69,6 +70,11 @@ var (
 	probeHits       = counter("gputrace_agent_probe_hits_total", "Runs of the probes since the recorder started, by outcome.")
 	unjudgedCount   = counter("gputrace_agent_unjudged_failures_total", "Failed requests without a summary, because many failed at once.")
 	hookMessages    = counter("gputrace_agent_webhook_messages_total", "Messages to a webhook: sent, failed, or dropped because many waited.")
+	pushMessages    = counter("gputrace_agent_push_messages_total", "Messages of a push: sent, failed, or dropped because many waited.")
+	pushAgain       = counter("gputrace_agent_push_retries_total", "Attempts to send a message of a push after the first one.")
+	pushRejected    = counter("gputrace_agent_push_rejected_total", "Data points or profiles that a server refused in accepted messages.")
+	pushSent        = counter("gputrace_agent_push_sent_bytes_total", "Bytes of the messages that were sent.")
+	pushWaiting     = gauge("gputrace_agent_push_waiting_bytes", "Bytes of the messages that wait.")
 	podCount        = gauge("gputrace_agent_pods", "Pods of this node whose names are known.")
 	memoryLimit     = gauge("gputrace_agent_memory_limit_bytes", "memory_limit of the configuration.")
 	datasetRows     = counter("gputrace_agent_dataset_rows_total", "Rows of the dataset, by outcome: written or, if too many waited, dropped.")
@@ -155,9 +161,16 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 		s.add(datasetFiles, float64(n.files.Load()))
 	}
 	for _, h := range a.hooks {
-		s.add(hookMessages, float64(h.sent.Load()), "webhook", h.config.Name, "outcome", "sent")
-		s.add(hookMessages, float64(h.failed.Load()), "webhook", h.config.Name, "outcome", "failed")
-		s.add(hookMessages, float64(h.dropped.Load()), "webhook", h.config.Name, "outcome", "dropped")
+		n := h.Counts()
+		s.outcomes(hookMessages, &n, "webhook", h.config.Name)
+	}
+	for _, p := range a.pushers {
+		n, name := p.Counts(), p.config.Name
+		s.outcomes(pushMessages, &n, "push", name)
+		s.add(pushAgain, float64(n.Retries), "push", name)
+		s.add(pushRejected, float64(n.Rejected), "push", name)
+		s.add(pushSent, float64(n.SentBytes), "push", name)
+		s.add(pushWaiting, float64(n.WaitingBytes), "push", name)
 	}
 	if n := a.labeler.names; n != nil {
 		pods, _ := n.Synced()
@@ -212,6 +225,13 @@ func (s *sink) add(m metric, value float64, more ...string) {
 		return
 	}
 	s.to <- prometheus.MustNewConstMetric(desc, m.kind, value)
+}
+
+// outcomes sends what became of messages; more are further labels, name by name.
+func (s *sink) outcomes(m metric, n *delivery.Counts, more ...string) {
+	s.add(m, float64(n.Sent), append(more, "outcome", "sent")...)
+	s.add(m, float64(n.Failed), append(more, "outcome", "failed")...)
+	s.add(m, float64(n.Dropped), append(more, "outcome", "dropped")...)
 }
 
 // known sends a size unless it is not known.
@@ -321,20 +341,26 @@ func (s *sink) found(p *recorder.Process, f *recorder.Found) {
 	s.add(attachedTime, float64(s.began.UnixMilli())/1000)
 }
 
-// serveMetrics answers a scrape.
-func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
+// registry returns what makes the metrics of one scrape: of the chosen processes or, if chose is nil, of all and of the agent itself.
+func (a *Agent) registry(ctx context.Context, chose func(*target) bool) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	c := &collector{agent: a, ctx: r.Context()}
-	if filtered(r) {
-		c.chose = func(t *target) bool { return t.matches(r.URL.Query()) }
-	} else {
+	if chose == nil {
 		registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 		build := prometheus.NewDesc("gputrace_build_info", "1, with the version.", nil, prometheus.Labels{"version": a.version})
 		registry.MustRegister(constant{prometheus.MustNewConstMetric(build, prometheus.GaugeValue, 1)})
 	}
-	registry.MustRegister(c)
+	registry.MustRegister(&collector{agent: a, ctx: ctx, chose: chose})
+	return registry
+}
+
+// serveMetrics answers a scrape.
+func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	var chose func(*target) bool
+	if filtered(r) {
+		chose = func(t *target) bool { return t.matches(r.URL.Query()) }
+	}
 	o := promhttp.HandlerOpts{EnableOpenMetrics: true, EnableOpenMetricsTextCreatedSamples: true, ErrorHandling: promhttp.ContinueOnError}
-	promhttp.HandlerFor(registry, o).ServeHTTP(w, r)
+	promhttp.HandlerFor(a.registry(r.Context(), chose), o).ServeHTTP(w, r)
 }
 
 // constant is a collector of one metric.

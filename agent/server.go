@@ -64,11 +64,10 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 // Handler returns the handler of everything that the agent serves.
 func (a *Agent) Handler() http.Handler {
 	m := http.NewServeMux()
-	slots := make(chan struct{}, maxProfiles)
 	m.HandleFunc("GET /metrics", a.serveMetrics)
-	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(slots, false))
-	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(slots, true))
-	m.HandleFunc("GET /debug/pprof/gpu_allocs", a.allocations(slots))
+	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(false))
+	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(true))
+	m.HandleFunc("GET /debug/pprof/gpu_allocs", a.allocations)
 	m.HandleFunc("GET /api/v1/targets", a.serveTargets)
 	m.HandleFunc("GET /api/v1/failures", a.serveFailures)
 	m.HandleFunc("GET /sd", a.serveDiscovery)
@@ -132,10 +131,10 @@ func (a *Agent) chosen(r *http.Request) []*target {
 }
 
 // profile serves the live memory of the chosen targets in the format of pprof.
-func (a *Agent) profile(slots chan struct{}, peak bool) http.HandlerFunc {
+func (a *Agent) profile(peak bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var b bytes.Buffer
-		if _, err := a.writeProfile(&b, r, slots, pprof.InUse, peak, nil); err != nil {
+		if err := a.writeProfile(r.Context(), &b, a.chosen(r), pprof.InUse, peak); err != nil {
 			sendError(w, err)
 			return
 		}
@@ -147,34 +146,32 @@ func (a *Agent) profile(slots chan struct{}, peak bool) http.HandlerFunc {
 const mostSeconds = 100
 
 // allocations serves what the chosen targets allocated since the attach or, with the parameter seconds, from now on for that time.
-func (a *Agent) allocations(slots chan struct{}) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var seconds int
-		if text := r.URL.Query().Get("seconds"); text != "" {
-			var err error
-			if seconds, err = strconv.Atoi(text); err != nil || seconds < 1 || seconds > mostSeconds {
-				http.Error(w, fmt.Sprintf("seconds: %q is no number from 1 to %d", text, mostSeconds), http.StatusBadRequest)
-				return
-			}
-		}
-		var before, after bytes.Buffer
-		began := time.Now()
-		those, err := a.writeProfile(&before, r, slots, pprof.Alloc, false, nil)
-		if err == nil && seconds > 0 {
-			err = a.watch(r, slots, &before, &after, those, time.Duration(seconds)*time.Second, began)
-			before = after
-		}
-		if err != nil {
-			sendError(w, err)
+func (a *Agent) allocations(w http.ResponseWriter, r *http.Request) {
+	var seconds int
+	if text := r.URL.Query().Get("seconds"); text != "" {
+		var err error
+		if seconds, err = strconv.Atoi(text); err != nil || seconds < 1 || seconds > mostSeconds {
+			http.Error(w, fmt.Sprintf("seconds: %q is no number from 1 to %d", text, mostSeconds), http.StatusBadRequest)
 			return
 		}
-		a.sendProfile(w, &before)
 	}
+	var before, after bytes.Buffer
+	began, those := time.Now(), a.chosen(r)
+	err := a.writeProfile(r.Context(), &before, those, pprof.Alloc, false)
+	if err == nil && seconds > 0 {
+		err = a.watch(r.Context(), &before, &after, those, time.Duration(seconds)*time.Second, began)
+		before = after
+	}
+	if err != nil {
+		sendError(w, err)
+		return
+	}
+	a.sendProfile(w, &before)
 }
 
 // watch waits, and writes what happened since a profile.
 func (a *Agent) watch(
-	r *http.Request, slots chan struct{}, before, out *bytes.Buffer, those []*target, d time.Duration, began time.Time,
+	ctx context.Context, before, out *bytes.Buffer, those []*target, d time.Duration, began time.Time,
 ) error {
 	base, err := profile.ParseData(before.Bytes())
 	if err != nil {
@@ -182,11 +179,11 @@ func (a *Agent) watch(
 	}
 	select {
 	case <-time.After(d):
-	case <-r.Context().Done():
-		return r.Context().Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	var b bytes.Buffer
-	if _, err := a.writeProfile(&b, r, slots, pprof.Alloc, false, those); err != nil {
+	if err := a.writeProfile(ctx, &b, those, pprof.Alloc, false); err != nil {
 		return err
 	}
 	now, err := profile.ParseData(b.Bytes())
@@ -208,25 +205,20 @@ func sendError(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// writeProfile writes a profile of the chosen targets, or of those given, and returns them. It waits for one of the slots.
-func (a *Agent) writeProfile(
-	w io.Writer, r *http.Request, slots chan struct{}, kind pprof.Kind, peak bool, those []*target,
-) ([]*target, error) {
+// writeProfile writes a profile of some targets. It waits for one of the slots.
+func (a *Agent) writeProfile(ctx context.Context, w io.Writer, those []*target, kind pprof.Kind, peak bool) error {
 	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
+	case a.slots <- struct{}{}:
+		defer func() { <-a.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	if those == nil {
-		those = a.chosen(r)
-	}
-	all, err := a.moments(r.Context(), those)
+	all, err := a.moments(ctx, those)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(all) == 0 {
-		return nil, errNoTarget
+		return errNoTarget
 	}
 	var parts []pprof.Part
 	for i, v := range views(all, peak) {
@@ -240,7 +232,7 @@ func (a *Agent) writeProfile(
 	if peak && len(parts) > 1 {
 		in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
 	}
-	return those, pprof.Write(w, in)
+	return pprof.Write(w, in)
 }
 
 // sendProfile answers with a profile.

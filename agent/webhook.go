@@ -3,23 +3,18 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/gputrace/gputrace/agent/delivery"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -112,21 +107,19 @@ func (m *message) body(format, key string) ([]byte, error) {
 const (
 	// maxMessages is how many messages of a webhook may wait.
 	maxMessages = 64
-	// hookTimeout bounds one attempt. Attempts are repeated after hook.pause, then after twice as long each, at most maxTries in all.
-	hookTimeout = 10 * time.Second
-	maxTries    = 5
+	// maxMessageBytes is how many bytes they may have.
+	maxMessageBytes = 16 << 20
+	// hookPause follows the first of at most maxTries attempts; each later pause is twice as long as the one before.
+	hookPause, maxHookPause = time.Second, 5 * time.Minute
+	maxTries                = 5
 )
 
 // hook sends messages to one webhook, in their order.
 type hook struct {
+	*delivery.Sender
 	config *WebhookConfig
-	url    string
-	token  string
-	queue  chan *message
+	key    string // PagerDuty's routing key
 	log    *slog.Logger
-	pause  time.Duration // after the first attempt
-
-	sent, failed, dropped atomic.Uint64
 }
 
 // hooks are the webhooks of an agent.
@@ -137,35 +130,31 @@ func newHooks(all []WebhookConfig, log *slog.Logger) (hooks, error) {
 	var out hooks
 	for i := range all {
 		c := &all[i]
-		h := &hook{config: c, url: c.URL, queue: make(chan *message, maxMessages), log: log, pause: time.Second}
-		for _, secret := range []struct {
-			file string
-			to   *string
-		}{{c.URLFile, &h.url}, {c.TokenFile, &h.token}} {
-			if secret.file == "" {
-				continue
-			}
-			text, err := os.ReadFile(secret.file)
-			if err != nil {
+		h := &hook{config: c, log: log}
+		to := delivery.Destination{URL: c.URL, URLFile: c.URLFile, TokenFile: c.TokenFile}
+		var err error
+		if c.Format == pagerDutyFormat { // its key is in the message
+			to.TokenFile = ""
+			if h.key, err = delivery.Secret(c.TokenFile); err != nil {
 				return nil, fmt.Errorf("webhook %s: %w", c.Name, err)
 			}
-			*secret.to = strings.TrimSpace(string(text))
 		}
-		if err := checkURL(h.url); err != nil {
-			return nil, fmt.Errorf("webhook %s: %w", c.Name, err)
+		h.Sender, err = delivery.New(&delivery.Options{
+			Kind: "webhook", Name: c.Name, Destination: to, Header: http.Header{"Content-Type": {"application/json"}},
+			Retry: hookRetries, MaxTries: maxTries, Pause: hookPause, MaxPause: maxHookPause,
+			MaxMessages: maxMessages, MaxBytes: maxMessageBytes, Log: log,
+		})
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, h)
 	}
 	return out, nil
 }
 
-// checkURL refuses what is no address of a webhook. The error does not have the address, which may be a secret.
-func checkURL(address string) error {
-	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return errors.New("the address is not an http or https URL")
-	}
-	return nil
+// hookRetries reports whether a receiver that answers with a status may accept a message later.
+func hookRetries(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status/100 == 5
 }
 
 // send hands a message to the webhooks that want it, and does not wait.
@@ -174,11 +163,12 @@ func (all hooks) send(m *message) {
 		if !slices.Contains(h.config.On, m.Event) {
 			continue
 		}
-		select {
-		case h.queue <- m:
-		default:
-			h.dropped.Add(1)
+		body, err := m.body(h.config.Format, h.key)
+		if err != nil {
+			h.log.Error("a message was not written", "webhook", h.config.Name, "error", err)
+			continue
 		}
+		h.Add(body)
 	}
 }
 
@@ -186,83 +176,7 @@ func (all hooks) send(m *message) {
 func (all hooks) run(ctx context.Context) {
 	var each sync.WaitGroup
 	for _, h := range all {
-		each.Go(func() {
-			for {
-				select {
-				case m := <-h.queue:
-					h.deliver(ctx, m)
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
+		each.Go(func() { h.Run(ctx) })
 	}
 	each.Wait()
-}
-
-// deliver sends a message, and tries again if the receiver may accept it later.
-func (h *hook) deliver(ctx context.Context, m *message) {
-	pause := h.pause
-	for try := 1; ; try++ {
-		again, err := h.post(ctx, m)
-		if err == nil {
-			h.sent.Add(1)
-			return
-		}
-		if !again || try == maxTries {
-			h.failed.Add(1)
-			h.log.Warn("a message was not delivered", "webhook", h.config.Name, "error", err, "attempts", try)
-			return
-		}
-		select {
-		case <-ctx.Done():
-			h.failed.Add(1)
-			return
-		case <-time.After(pause):
-			pause *= 2
-		}
-	}
-}
-
-// post makes one attempt, and reports whether another one makes sense. Redirects are not followed: they would lead where the
-// configuration does not.
-func (h *hook) post(ctx context.Context, m *message) (again bool, err error) {
-	body, err := m.body(h.config.Format, h.token)
-	if err != nil {
-		return false, fmt.Errorf("write the message: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
-	if err != nil {
-		return false, withoutURL(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if h.token != "" && h.config.Format != pagerDutyFormat {
-		r.Header.Set("Authorization", "Bearer "+h.token)
-	}
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
-	if err != nil {
-		return true, withoutURL(err)
-	}
-	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection can be used again
-	if response.StatusCode/100 == 2 {
-		return false, nil
-	}
-	switch code := response.StatusCode; {
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code/100 == 5:
-		again = true
-	}
-	return again, fmt.Errorf("the receiver answered %s", response.Status)
-}
-
-// withoutURL removes the address from an error, because it may be a secret.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }
