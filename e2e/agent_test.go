@@ -145,8 +145,8 @@ func ofPod(t *testing.T, metrics, name string) uint64 {
 }
 
 // TestAgent follows one job of a pod through the life of the agent: labels from the control group and the API server, PyTorch's own
-// figures in the metrics, in Prometheus, in go tool pprof and in the dataset, the verdict, a kill -9 of the agent, and no series after
-// the job.
+// figures in the metrics, in Prometheus, in go tool pprof, in what is sent to servers and in the dataset, the verdict, a kill -9 of the
+// agent, and no series after the job.
 func TestAgent(t *testing.T) {
 	dir, address := t.TempDir(), freeAddress(t)
 	config := fmt.Sprintf("listen: %s\ninterval: 1s\ncache_dir: %s\nholders: false\nkubernetes: {names: true, api_server: %q, node: n1}\n"+
@@ -154,6 +154,8 @@ func TestAgent(t *testing.T) {
 		"dataset: {dir: %s, interval: 1s, flush: 1s}\n", address, env.cache, apiServer(t), filepath.Join(dir, "dataset"))
 	manager := startAlertmanager(t, dir)
 	config += fmt.Sprintf("webhooks: [{name: manager, url: 'http://%s/api/v2/alerts', format: alertmanager}]\n", manager)
+	servers := newReceivers(t)
+	config += servers.config()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(config), 0o644))
 	p := startPythonIn(t, []string{"RANK=1", "WORLD_SIZE=4"}, agentJob)
 	p.await(t, "READY")
@@ -176,6 +178,7 @@ func TestAgent(t *testing.T) {
 	a.until(t, "/metrics", `gputrace_verdict\{[^}]*pod="train-0"[^}]*verdict="growing"`)
 	a.until(t, "/api/v1/targets", `"sentence": "[^"]*1.0 MiB[^"]*step`)
 	a.openProfile(t, want["gputrace_live_bytes"])
+	t.Run("Push", func(t *testing.T) { servers.check(t, a, want["gputrace_live_bytes"]) })
 	t.Run("Prometheus", func(t *testing.T) { a.scrapedByPrometheus(t, dir, want["gputrace_live_bytes"]) })
 
 	a.until(t, "/metrics", `gputrace_agent_dataset_rows_total\{outcome="written"\} [1-9]`)

@@ -5,6 +5,8 @@
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
 #   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --print axe         the same of axe-core, which finds what keeps people from using a page: print its script
+#   setup.sh --print helm        build Helm, and print the program; nothing else
+#   setup.sh --print receivers   build the servers of receivers/, to which the agent sends in tests, and print their folder; nothing else
 #   setup.sh --print pyspark     all of the first line, then the same of Apache Spark for Python, which needs Java: print its folder
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
@@ -24,6 +26,7 @@ kind=standin
 print=
 speedscope=1.25.0
 axe=4.14.1
+helm=3.22.0
 pyspark=4.1.1
 
 say() { echo "setup: $*" >&2; }
@@ -233,6 +236,32 @@ install_pip() {
     echo "$folder"
 }
 
+# build_helm: Helm, by the checksums of Go's own database.
+build_helm() {
+    local dir=$work/helm-$helm
+    if [ ! -x "$dir/helm" ]; then
+        say "building Helm $helm"
+        GOBIN=$dir.part go install -trimpath -ldflags='-s -w' "helm.sh/helm/v3/cmd/helm@v$helm" >&2
+        rm -rf "$dir"
+        mv "$dir.part" "$dir"
+    fi
+    echo "$dir/helm"
+}
+
+# build_receivers: the folder's name has the digest of their sources.
+build_receivers() {
+    local dir
+    dir=$work/receivers-$(cat "$here"/receivers/go.{mod,sum} "$here"/receivers/*/*.go | sha256sum | cut -c1-12)
+    if [ ! -x "$dir/collector" ]; then
+        say "building the OpenTelemetry Collector and a receiver of Pyroscope's API"
+        rm -rf "$dir"
+        mkdir -p "$dir.part"
+        (cd "$here/receivers" && go build -trimpath -ldflags='-s -w' -o "$dir.part/" ./...) >&2
+        mv "$dir.part" "$dir"
+    fi
+    echo "$dir"
+}
+
 main() {
     parse_arguments "$@"
     mkdir -p "$work"
@@ -242,6 +271,8 @@ main() {
     case $print in
     speedscope) echo "$(install_npm speedscope "$speedscope")/dist/release" && return ;;
     axe) echo "$(install_npm axe-core "$axe")/axe.min.js" && return ;;
+    helm) build_helm && return ;;
+    receivers) build_receivers && return ;;
     esac
     venv=$work/venv-$torch_version
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
