@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 )
 
 // served are the names of all metrics that the agent serves, by its source.
@@ -94,21 +92,13 @@ func TestDashboard(t *testing.T) {
 // TestManifest: the agent accepts the configuration in the manifest, the files that it names are mounted, and the example of a
 // web configuration is one.
 func TestManifest(t *testing.T) {
-	text, err := os.ReadFile("../deploy/kubernetes/agent.yaml")
+	text, err := os.ReadFile(plainManifest)
 	require.NoError(t, err)
 	kinds := map[string]int{}
-	var config string
-	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var o struct {
-			Kind string
-			Data map[string]string
-		}
-		if d.Decode(&o) != nil {
-			break
-		}
-		kinds[o.Kind]++
-		config += o.Data["agent.yaml"]
+	for kind := range objects(t, text) {
+		kinds[kind]++
 	}
+	config := agentConfig(t, objects(t, text))
 	require.Equal(t, map[string]int{
 		"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "ConfigMap": 1, "DaemonSet": 1,
 	}, kinds)
