@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"inspect/internal/deviceobject": {"process"},
 	"inspect/internal/machinecode":  {"symbolize"},
 	"inspect/frameworks":            {"process"},
+	"inspect/bfc":                   {"process"},
 	"internal/nvml":                 {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.

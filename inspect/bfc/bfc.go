@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bfc reads, from outside and without a probe, which blocks a tsl::BFCAllocator has handed out. TensorFlow and JAX divide
+// their memory with this allocator.
+//
+// The place of its fields changes from release to release, and the wheels of both frameworks have no build ID. So each reading
+// searches the object for the fields, and believes them only if everything that the allocator keeps about its memory agrees.
+package bfc
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// Errors on which callers branch.
+var (
+	// ErrUnknownLayout means that no place in the object holds fields that agree with each other.
+	ErrUnknownLayout = errors.New("unknown layout")
+	// ErrChanged means that the allocator was busy during each reading. Another reading can succeed.
+	ErrChanged = errors.New("changed while being read")
+)
+
+const (
+	objectBytes = 4096 // of the object that are searched; chunks_ was at 0x588 in TensorFlow 2.21, 0x438 in JAX 0.10.2, 0x488 in 0.12.0
+	readTimeout = 200 * time.Millisecond
+	readPause   = time.Millisecond
+)
+
+// Allocator is one BFCAllocator of a process. It is not safe for concurrent use.
+type Allocator struct {
+	memory process.Memory
+	object uint64
+	known  layout // the place that the last reading proved; zero: none yet
+}
+
+// New returns the allocator whose object is at an address of the process. It reads nothing.
+func New(m process.Memory, object uint64) *Allocator { return &Allocator{memory: m, object: object} }
+
+// Block is a chunk that the allocator has handed out.
+type Block struct {
+	Addr            uint64
+	Size, Requested uint64 // bytes
+}
+
+// State is the allocator at one instant.
+type State struct {
+	From, To uint64 // the instant lies between these times, on the reader's clock
+	InUse    uint64 // bytes that the allocator itself counts as handed out; the sum of all Blocks' sizes
+	Reserved uint64 // bytes of its regions, which it took from the driver or from the system
+	Blocks   []Block
+}
+
+// Read reads the allocator while the process runs. now is the clock of State.From and State.To. Read repeats until one copy was made
+// without a change, for at most 200 ms. Errors wrap ErrUnknownLayout, ErrChanged, an error of package process or, if ctx
+// ended the reading, its cause.
+func (a *Allocator) Read(ctx context.Context, now func() uint64) (*State, error) {
+	for end := time.Now().Add(readTimeout); ; time.Sleep(readPause) {
+		s, err := a.attempt(now)
+		switch {
+		case err == nil:
+			return s, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case time.Now().After(end):
+			return nil, fmt.Errorf("read the BFC allocator at %#x: %w", a.object, err)
+		}
+	}
+}
+
+// attempt reads once, with the place that was proved before or else with each place that is possible.
+func (a *Allocator) attempt(now func() uint64) (*State, error) {
+	if a.known != (layout{}) {
+		s, err := a.copy(a.known, now)
+		if err != nil && !errors.Is(err, ErrChanged) {
+			err = fmt.Errorf("%w: %w", ErrChanged, err)
+		}
+		return s, err
+	}
+	object := make([]byte, objectBytes)
+	n, err := a.memory.ReadAt(object, a.object)
+	if n == 0 {
+		return nil, err
+	}
+	why := fmt.Errorf("%w: no list of chunks", ErrUnknownLayout)
+	for i, l := range layouts(object[:n]) {
+		s, err := a.copy(l, now)
+		switch {
+		case err == nil:
+			a.known = l
+			return s, nil
+		case errors.Is(err, ErrChanged):
+			why = err
+		case i == 0:
+			why = fmt.Errorf("%w: %w", ErrUnknownLayout, err)
+		}
+	}
+	return nil, why
+}
+
+// copy reads the allocator at one instant. The allocator changes a chunk under its mutex, and with it bytes_in_use, the next id or the
+// list of unused chunks. If these are the same before and after the chunks are copied, and nobody holds the mutex, then the copy is
+// the state at the second look.
+func (a *Allocator) copy(l layout, now func() uint64) (*State, error) {
+	before, err := a.head(l)
+	if err != nil {
+		return nil, err
+	}
+	i, err := a.image(l, before)
+	if err != nil {
+		return nil, err
+	}
+	from := now()
+	after, err := a.head(l)
+	if err != nil {
+		return nil, err
+	}
+	to := now()
+	if before.held() || after.held() || before.Fields != after.Fields {
+		return nil, ErrChanged
+	}
+	s, err := i.prove()
+	if err != nil {
+		return nil, err
+	}
+	s.From, s.To = from, to
+	return s, nil
+}
+
+func (a *Allocator) head(l layout) (head, error) {
+	b := make([]byte, headBytes)
+	if _, err := a.memory.ReadAt(b, a.object+l.head); err != nil {
+		return head{}, err
+	}
+	return headOf(b), nil
+}
+
+// image copies what the head refers to.
+func (a *Allocator) image(l layout, h head) (*image, error) {
+	if err := h.plausible(l.stride); err != nil {
+		return nil, err
+	}
+	i := &image{head: h, stride: l.stride, chunks: make([]byte, h.chunks().bytes())}
+	if _, err := a.memory.ReadAt(i.chunks, h.chunks().begin); err != nil {
+		return nil, err
+	}
+	raw := make([]byte, h.regions().bytes())
+	if _, err := a.memory.ReadAt(raw, h.regions().begin); err != nil {
+		return nil, err
+	}
+	for ; len(raw) >= regionBytes; raw = raw[regionBytes:] {
+		r := region{start: word(raw, 0), size: word(raw, 8), end: word(raw, 16)}
+		first := make([]byte, 8)
+		if _, err := a.memory.ReadAt(first, word(raw, 24)); err != nil {
+			return nil, fmt.Errorf("chunks of the region at %#x: %w", r.start, err)
+		}
+		r.first = word(first, 0)
+		i.regions = append(i.regions, r)
+	}
+	return i, nil
+}
+
+func word(b []byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) }
+
+func headOf(b []byte) head {
+	var h head
+	_ = binary.Read(bytes.NewReader(b), binary.LittleEndian, &h) // b has headBytes bytes
+	return h
+}
