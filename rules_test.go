@@ -170,7 +170,7 @@ var mayImport = map[string][]string{
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/figures", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/size", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/size", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The node agent: a user of the recorder that serves what it knows.

@@ -67,6 +67,8 @@ func (t *madeTarget) Totals(context.Context) ([]recorder.Totals, error) {
 	return nil, &recorder.Outcome{Kind: reconcile.ErrNoState, Text: "none"}
 }
 
+func (*madeTarget) Allocators() int { return 0 }
+
 func (t *madeTarget) AllocatorState(context.Context) (*reconcile.State, error) {
 	return nil, &recorder.Outcome{Kind: reconcile.ErrNoState, Text: "none"}
 }

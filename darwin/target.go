@@ -241,6 +241,9 @@ var errNoState = &recorder.Outcome{Kind: reconcile.ErrNoState, Text: "the state 
 // Totals implements recorder.Inspector.
 func (t *target) Totals(context.Context) ([]recorder.Totals, error) { return nil, errNoState }
 
+// Allocators implements recorder.Inspector.
+func (*target) Allocators() int { return 0 }
+
 // AllocatorState implements recorder.Inspector.
 func (t *target) AllocatorState(context.Context) (*reconcile.State, error) {
 	return nil, errNoState

@@ -382,6 +382,9 @@ func (t *traced) Close() {}
 // Totals implements recorder.Inspector.
 func (t *traced) Totals(context.Context) ([]recorder.Totals, error) { return nil, errNoState }
 
+// Allocators implements recorder.Inspector.
+func (*traced) Allocators() int { return 0 }
+
 // AllocatorState implements recorder.Inspector.
 func (t *traced) AllocatorState(context.Context) (*reconcile.State, error) {
 	return nil, errNoState

@@ -37,8 +37,8 @@ func TestJAX(t *testing.T) {
 	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), workload("jax_keeps.py"), dir).ready(t)
 	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
 	p.release(t)
-	var bytes, allocations uint64
-	_, err := fmt.Sscanf(p.await(t, "KEPT "), "KEPT %d %d", &bytes, &allocations)
+	var bytes, allocations, before, after uint64
+	_, err := fmt.Sscanf(p.await(t, "KEPT "), "KEPT %d %d %d %d", &bytes, &allocations, &before, &after)
 	require.NoError(t, err)
 	c.interrupt(t)
 	require.Contains(t, joinedLines(c.stderr.String()), "JAX 0.10.2")
@@ -50,4 +50,6 @@ func TestJAX(t *testing.T) {
 	require.Equal(t, "cuda:0", live[0].Device.String())
 	t.Logf("%d B in use and %d allocations by JAX, %d B and %d here", bytes, allocations, live[0].Live.Bytes, live[0].Allocs)
 	require.Equal(t, []uint64{bytes, allocations}, []uint64{live[0].Live.Bytes, live[0].Allocs})
+	t.Logf("%d B in use before the attach and %d B at the end by JAX, %+v", before, after, live[0])
+	require.Equal(t, []uint64{before, after}, []uint64{live[0].Baseline, live[0].Allocated})
 }

@@ -77,23 +77,28 @@ func TestArena(t *testing.T) {
 	require.Zero(t, totals.Ignored)
 }
 
-// tensorflowKeeps keeps one result of each step, on TensorFlow's own allocator, and says how many bytes those are.
+// tensorflowKeeps keeps one result of each step, on TensorFlow's own allocator. It prints how many bytes those are, and the bytes that
+// the allocator itself counted as in use before the steps and after them.
 const tensorflowKeeps = `
 import os, sys, time
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="2")
 import tensorflow as tf
-weights, kept = tf.Variable(tf.random.normal([512, 512])), []
-def step():
+weights, before, kept = tf.Variable(tf.random.normal([512, 512])), [], []
+def step(kept):
     kept.append(tf.matmul(tf.random.normal([64, 512]), weights))
-step()
+def current():
+    return tf.config.experimental.get_memory_info("CPU:0")["current"]
+for n in range(8):
+    step(before)
 print("READY", os.getpid(), flush=True)
 while not os.path.exists("DIR/go"):
     time.sleep(0.01)
-kept.clear()
+attached = current()
+del before[:3]
 for n in range(120):
-    step()
-    time.sleep(0.02)
-print("KEPT", sum(x.shape[0] * x.shape[1] * 4 for x in kept), flush=True)
+    step(kept)
+    STEP
+print("KEPT", sum(x.shape[0] * x.shape[1] * 4 for x in kept), attached, current(), flush=True)
 while not os.path.exists("DIR/hold"):
     time.sleep(0.01)
 `
@@ -102,29 +107,47 @@ while not os.path.exists("DIR/hold"):
 const tensorflow = "tensorflow-cpu==2.21.0"
 
 // TestTensorFlow records a TensorFlow program: what it keeps is known to the byte with the line that made it, and the first screen says so.
+// The blocks from before the attach are read from the allocator.
 func TestTensorFlow(t *testing.T) {
+	live, kept, screen := recordTensorFlow(t, "time.sleep(0.02)")
+	require.Contains(t, screen, "GROWING")
+	require.Contains(t, joinedLines(screen), "keeps 128.0 KiB more each step")
+	require.Contains(t, screen, "BFC's total was read from its memory · equal to the allocator's state")
+	require.Regexp(t, `in use +now [\d.]+ MiB · peak `, screen)
+	require.NotContains(t, screen, "PyTorch")
+	require.EqualValues(t, kept, live.Live.Requested, "%+v", live)
+	require.Greater(t, live.BeforeBlocks.Requested, uint64(512*512*4+5*64*512*4), "the weights, and what was not freed")
+}
+
+// TestTensorFlowBusy: the blocks from before are found in a program that allocates without a pause.
+func TestTensorFlowBusy(t *testing.T) {
+	live, kept, _ := recordTensorFlow(t, "for _ in range(100): step([])")
+	require.EqualValues(t, kept, live.Live.Requested, "%+v", live)
+}
+
+// recordTensorFlow records tensorflowKeeps, and requires that the bytes in use at the attach and at the end are TensorFlow's own figures.
+func recordTensorFlow(t *testing.T, step string) (live *heap.Account, kept uint64, screen string) {
+	t.Helper()
 	dir := t.TempDir()
 	script := filepath.Join(dir, "keeps.py")
-	require.NoError(t, os.WriteFile(script, []byte(strings.ReplaceAll(tensorflowKeeps, "DIR", dir)), 0o600))
+	require.NoError(t, os.WriteFile(script, []byte(strings.NewReplacer("DIR", dir, "STEP", step).Replace(tensorflowKeeps)), 0o600))
 	python, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python")
 	require.NoError(t, err)
 	p := startIn(t, dir, []string{"PYTHONPATH=" + installed(t, tensorflow)}, python, script).ready(t)
 	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
 	p.release(t)
-	var kept int64
-	_, err = fmt.Sscanf(p.await(t, "KEPT "), "KEPT %d", &kept)
+	var attached, current uint64
+	_, err = fmt.Sscanf(p.await(t, "KEPT "), "KEPT %d %d %d", &kept, &attached, &current)
 	require.NoError(t, err)
 	c.interrupt(t)
-	screen := c.stdout.String()
 	require.Contains(t, joinedLines(c.stderr.String()), "TensorFlow 2")
-	require.Contains(t, screen, "GROWING")
-	require.Contains(t, joinedLines(screen), "keeps 128.0 KiB more each step")
-	require.Contains(t, screen, "BFC reports no totals")
-	require.Regexp(t, `in use +now [\d.]+ MiB since the attach · peak `, screen)
-	require.NotContains(t, screen, "PyTorch")
 	inuse, _ := readProfiles(t, c.out(), "report.html", "trace.gputrace")
-	require.GreaterOrEqual(t, sum(t, inuse, "inuse_space", "torch"), kept, "in blocks, which can be larger")
-	live := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals().Accounts
-	require.Len(t, live, 1)
-	require.EqualValues(t, kept, live[0].Live.Requested, "%+v", live[0])
+	require.EqualValues(t, current, sum(t, inuse, "inuse_space", "torch"))
+	accounts := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals().Accounts
+	require.Len(t, accounts, 1)
+	t.Logf("%d B before the attach and %d B at the end by TensorFlow, %+v", attached, current, accounts[0])
+	require.Equal(t, []uint64{attached, current}, []uint64{accounts[0].Baseline, accounts[0].Allocated})
+	require.Equal(t, accounts[0].Allocated, accounts[0].Before+accounts[0].Live.Bytes)
+	require.Zero(t, accounts[0].Lost+int64(accounts[0].Gaps+accounts[0].LostFrees))
+	return &accounts[0], kept, c.stdout.String()
 }

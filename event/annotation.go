@@ -26,6 +26,8 @@ type Observation struct {
 	// Allocated and Reserved are the allocator's own totals in bytes; Unknown unless they were the same at From
 	// and at To.
 	Allocated, Reserved uint64
+	// Allocators is the number of allocators of the device that were read, if there can be several; 0 means 1.
+	Allocators uint64
 }
 
 // Loss describes events that happened and were not received.

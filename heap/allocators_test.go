@@ -79,3 +79,96 @@ func TestSamplesClaimNoSegments(t *testing.T) {
 	require.Zero(t, totals.Drivers[0].Segments)
 	require.EqualValues(t, 4*mib, totals.Drivers[0].Live.Bytes)
 }
+
+// bfcEvent is an event of BFC, which has sizes but no totals, at a time.
+func bfcEvent(time uint64, kind event.Kind, addr, size uint64) *event.Event {
+	e := otherEvent(kind, addr, size)
+	e.Time, e.Device, e.Requested = time, bfc0, size
+	return e
+}
+
+var bfc0 = event.Device{Type: event.DeviceCUDA.Of(allocators.BFC)}
+
+// bfcObservation is a reading at time 100.
+func bfcObservation(allocators, allocated uint64, blocks ...event.ObservedBlock) event.Observation {
+	return event.Observation{
+		PID: pid, Device: bfc0, From: 99, To: 101, Allocated: allocated, Reserved: 8 * mib, Allocators: allocators, Blocks: blocks,
+	}
+}
+
+func bfcBlock(addr, size uint64) event.ObservedBlock {
+	return event.ObservedBlock{Addr: addr, Size: size, Requested: size - 1, Stream: event.Unknown}
+}
+
+// applyAt applies events that have their times.
+func applyAt(h *Heap, events ...*event.Event) {
+	for _, e := range events {
+		h.Apply(e)
+	}
+}
+
+// TestReadTotals: the total of an allocator that reports none follows from a reading and the events after it.
+func TestReadTotals(t *testing.T) {
+	h := New()
+	applyAt(h, bfcEvent(10, event.KindAlloc, 0x1000, 100), bfcEvent(11, event.KindFree, 0x9000, 70))
+	h.Watch(pid)
+	applyAt(h, bfcEvent(50, event.KindAlloc, 0x2000, 200), bfcEvent(110, event.KindAlloc, 0x3000, 300))
+	applyAt(h, bfcEvent(111, event.KindFree, 0x5000, 500))
+	seen := []event.ObservedBlock{
+		{Addr: 0x1000, Size: 100, Requested: 100}, {Addr: 0x2000, Size: 200, Requested: 200}, bfcBlock(0x4000, 400), bfcBlock(0x5000, 500),
+	}
+	_, err := h.Reconcile(bfcObservation(1, 1201, seen...))
+	require.ErrorIs(t, err, ErrUnproved)
+	_, err = h.Reconcile(bfcObservation(1, event.Unknown, seen...))
+	require.ErrorIs(t, err, ErrUnproved)
+	_, err = h.Reconcile(bfcObservation(1, 100, seen...))
+	require.ErrorIs(t, err, ErrUnproved, "it would be below 0")
+	again := bfcObservation(1, 1200, seen...)
+	again.To = 110
+	_, err = h.Reconcile(again)
+	require.ErrorIs(t, err, ErrUnproved, "an event came during it")
+	r, err := h.Reconcile(bfcObservation(1, 1200, seen...))
+	require.NoError(t, err)
+	require.True(t, r.First && r.Agreed() && r.SegmentsProved)
+	h.Unwatch(pid)
+	a := &h.Totals().Accounts[0]
+	require.Equal(t, []uint64{1000, 600, 400, 8 * mib}, []uint64{a.Allocated, a.Live.Bytes, a.Before, a.Reserved})
+	require.EqualValues(t, 1000, a.Peak)
+	require.EqualValues(t, 101, a.PeakTime)
+	require.EqualValues(t, 970, a.Baseline, "with the two that were freed")
+	require.Zero(t, a.Lost)
+
+	applyAt(h, bfcEvent(120, event.KindFree, 0x4000, 400), bfcEvent(121, event.KindAlloc, 0x4000, 50))
+	a = &h.Totals().Accounts[0]
+	require.Equal(t, []uint64{650, 650, 0}, []uint64{a.Allocated, a.Live.Bytes, a.Before})
+	apply(h, deviceEvent(event.KindAlloc, 0x100000, 4*mib))
+	require.Equal(t, event.Unknown, h.Totals().Accounts[0].Reserved, "it may have taken that")
+}
+
+// TestReadTotalsOfTwo: blocks of a device's second allocator, which shows itself later, are from before; then a difference is a loss.
+func TestReadTotalsOfTwo(t *testing.T) {
+	h := New()
+	applyAt(h, bfcEvent(10, event.KindAlloc, 0x1000, 100))
+	h.Watch(pid)
+	one := event.ObservedBlock{Addr: 0x1000, Size: 100, Requested: 100}
+	_, err := h.Reconcile(bfcObservation(1, 100, one))
+	require.NoError(t, err)
+	state := h.State()
+	r, err := h.Reconcile(bfcObservation(2, 150, one, bfcBlock(0x2000, 50)))
+	require.NoError(t, err)
+	require.True(t, r.First && r.Agreed())
+	a := &h.Totals().Accounts[0]
+	require.Equal(t, []uint64{150, 50, 0}, []uint64{a.Allocated, a.Before, a.Gaps})
+	r, err = h.Reconcile(bfcObservation(2, 180, one, bfcBlock(0x2000, 50), bfcBlock(0x3000, 30)))
+	require.NoError(t, err)
+	require.False(t, r.First || r.Agreed())
+	require.EqualValues(t, 30, r.Missing)
+	require.EqualValues(t, 30, h.Totals().Accounts[0].Recovered.Bytes)
+
+	again := New()
+	require.NoError(t, again.SetState(state))
+	again.Watch(pid)
+	r, err = again.Reconcile(bfcObservation(1, 100, one))
+	require.NoError(t, err)
+	require.False(t, r.First, "a checkpoint has it")
+}

@@ -282,12 +282,14 @@ func (s *checkpoint) process(pid *uint32, v **process) {
 	codec.Map(s.Codec, p.devices, func(k *int8, _ *struct{}) { s.Fixed(k) })
 	s.Flags(&p.torch, &p.fromStart)
 	codec.Number(s.Codec, &p.lastDriverEvent)
-	for _, m := range []map[event.Device]bool{p.blocksObserved, p.segmentsObserved} {
-		codec.Map(s.Codec, m, func(d *event.Device, yes *bool) {
-			s.Fixed(d)
-			s.Flags(yes)
-		})
-	}
+	codec.Map(s.Codec, p.blocksObserved, func(d *event.Device, n *uint64) {
+		s.Fixed(d)
+		codec.Number(s.Codec, n)
+	})
+	codec.Map(s.Codec, p.segmentsObserved, func(d *event.Device, yes *bool) {
+		s.Fixed(d)
+		s.Flags(yes)
+	})
 	if !s.Load || s.Err != nil {
 		return
 	}

@@ -102,7 +102,7 @@ func (u *undoRecord) forget(p *process, context uint64) {
 // resetAll retires what a reset frees: memory and arrays of the device, and host memory.
 func (h *Heap) resetAll(p *process, u *undoRecord, s scope, e *event.Event) {
 	t := &resetEffect{}
-	p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
+	p.noteDriver(e.Time)
 	for _, l := range []event.Layer{event.LayerDevice, event.LayerHost} {
 		for _, sort := range []event.Object{event.ObjectMemory, event.ObjectArray} {
 			for _, o := range p.inSpace(spaceKey{l, sort}) {

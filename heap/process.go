@@ -30,8 +30,8 @@ type process struct {
 	lastDriverEvent uint64                  // time of the last event of device memory
 
 	watch            *watch
-	blocksObserved   map[event.Device]bool // devices whose blocks were compared with the allocator state before
-	segmentsObserved map[event.Device]bool // devices whose segments were
+	blocksObserved   map[event.Device]uint64 // the number of a device's allocators whose blocks were compared with their state before
+	segmentsObserved map[event.Device]bool   // devices whose segments were
 }
 
 // spaceKey identifies a set of addresses or handles. Handles of different sorts can have the same number.
@@ -46,7 +46,7 @@ func (h *Heap) process(pid uint32) *process {
 		p = &process{
 			pid: pid, spaces: map[spaceKey]map[uint64]*object{}, orphans: map[*object]struct{}{},
 			contexts: map[uint64]event.Device{}, primaries: map[int8]uint64{}, devices: map[int8]struct{}{},
-			blocksObserved: map[event.Device]bool{}, segmentsObserved: map[event.Device]bool{},
+			blocksObserved: map[event.Device]uint64{}, segmentsObserved: map[event.Device]bool{},
 		}
 		h.processes[pid] = p
 	}
@@ -96,7 +96,18 @@ func (p *process) note(e *event.Event) {
 		}
 	}
 	if e.Layer == event.LayerDevice {
-		p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
+		p.noteDriver(e.Time)
+	}
+}
+
+// noteDriver records the time of an event of device memory. After it, the reserved bytes that were read of an allocator without
+// reports may have changed.
+func (p *process) noteDriver(time uint64) {
+	p.lastDriverEvent = max(p.lastDriverEvent, time)
+	for _, a := range p.accounts {
+		if !a.Device.Allocator().Totals() {
+			a.Reserved = event.Unknown
+		}
 	}
 }
 

@@ -17,16 +17,13 @@ var (
 	// were lost during the reading, or the reading is inconsistent. Nothing was changed; read again.
 	ErrUnproved = errors.New("allocator state and events do not add up")
 	// ErrNotWatched means that the frees during the observation are not known, because Watch was not called before it,
-	// or there were more than maxFreed. Nothing was changed; call Watch, and read again.
+	// or there were too many. Nothing was changed; call Watch, and read again.
 	ErrNotWatched = errors.New("not watched since the observation began")
 )
 
-// maxFreed is how many frees of one device are logged while it is watched: 64 MiB.
-const maxFreed = 1 << 22
-
 // Result reports what Reconcile did. After the first check, without losses, it adds and retires nothing.
 type Result struct {
-	First   bool   // this is the first observation of the device
+	First   bool   // this is the first observation of the device, or of one of its allocators
 	Kept    uint64 // blocks that events and observation agree on
 	Dirty   uint64 // blocks with an event after the observation began: the events decided
 	Added   Count  // blocks that only the observation had
@@ -52,41 +49,18 @@ func (r *Result) Agreed() bool {
 type watch struct {
 	since  uint64 // time of the last event before Watch
 	pushed uint64 // undoLog.pushes at that time
+	logs   reconcile.Logs
 	full   bool
 }
-
-// note logs a free.
-func (w *watch) note(a *account, e *event.Event) {
-	if len(a.frees) >= maxFreed {
-		w.full = true
-		return
-	}
-	a.frees = append(a.frees, freeRecord{e.Addr, e.Time})
-}
-
-// freeRecord says when an address was freed.
-type freeRecord struct{ addr, time uint64 }
 
 // Watch starts, or restarts, a log of the changes that events make in a process, so that Reconcile can use an
 // observation that is made from now on. The log takes memory until Unwatch.
 func (h *Heap) Watch(pid uint32) {
-	h.process(pid).watch = &watch{since: h.now, pushed: h.undo.pushes}
-	for key, a := range h.accounts {
-		if key.pid == pid {
-			a.frees = a.frees[:0]
-		}
-	}
+	h.process(pid).watch = &watch{since: h.now, pushed: h.undo.pushes, logs: reconcile.Logs{}}
 }
 
 // Unwatch ends Watch and frees its log.
-func (h *Heap) Unwatch(pid uint32) {
-	h.process(pid).watch = nil
-	for key, a := range h.accounts {
-		if key.pid == pid {
-			a.frees = nil
-		}
-	}
-}
+func (h *Heap) Unwatch(pid uint32) { h.process(pid).watch = nil }
 
 // Reconcile joins the events with an observation of the allocator state, so that the live set equals the allocator's
 // blocks whatever was lost before the observation began. Call it after applying all events up to Observation.To; having
@@ -102,14 +76,15 @@ func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	if p.watch == nil || p.watch.full || o.From < p.watch.since || o.To < o.From {
 		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, ErrNotWatched)
 	}
-	r := Result{First: !p.blocksObserved[o.Device]}
+	read := max(o.Allocators, 1)
+	r := Result{First: p.blocksObserved[o.Device] < read}
 	a := h.accounts[accountKey{o.PID, o.Device}]
 	if a == nil && len(o.Blocks)+len(o.Segments) == 0 && o.Allocated == 0 && o.Reserved == 0 {
 		r.SegmentsProved, r.SegmentsFirst = true, !p.segmentsObserved[o.Device]
-		p.blocksObserved[o.Device], p.segmentsObserved[o.Device] = true, true // an unused device
+		p.blocksObserved[o.Device], p.segmentsObserved[o.Device] = read, true // an unused device
 		return r, nil
 	}
-	j := &reconciliation{heap: h, account: a, observation: &o, result: &r}
+	j := &reconciliation{heap: h, account: a, observation: &o, result: &r, log: p.watch.logs.At(o.Device)}
 	if a == nil {
 		j.account = &account{}
 	}
@@ -119,7 +94,7 @@ func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	j.account = h.account(o.PID, o.Device)
 	j.apply()
 	j.reconcileSegments()
-	p.blocksObserved[o.Device] = true
+	p.blocksObserved[o.Device] = read
 	return r, nil
 }
 
@@ -129,6 +104,7 @@ type reconciliation struct {
 	account     *account
 	observation *event.Observation
 	result      *Result
+	log         *reconcile.Log
 
 	total uint64 // sum that the blocks must add up to, bytes
 	plan  *reconcile.Plan
@@ -139,7 +115,7 @@ func (j *reconciliation) decideBlocks() error {
 	if err := j.findTotal(); err != nil {
 		return err
 	}
-	in := &reconcile.Input{Total: j.total, From: j.observation.From, Seen: j.observation.Blocks, Freed: j.freed()}
+	in := &reconcile.Input{Total: j.total, From: j.observation.From, Seen: j.observation.Blocks, Freed: j.log.Freed(j.observation.From)}
 	for i := range j.account.live.All() {
 		in.Live = append(in.Live, reconcile.Live{Block: *j.heap.blocks.At(i), Number: i})
 	}
@@ -152,10 +128,12 @@ func (j *reconciliation) decideBlocks() error {
 }
 
 // findTotal returns the total of the joined blocks: the last event's or, if there was no event since the observation
-// began, the observation's.
+// began, the observation's. If the allocator's events have no totals, the total follows from the observation and the events after it.
 func (j *reconciliation) findTotal() error {
 	a, o := j.account, j.observation
 	switch {
+	case !o.Device.Allocator().Totals():
+		return j.countTotal()
 	case a.lastEvent >= o.From && a.lastGap >= o.From:
 		return fmt.Errorf("%w: events were lost meanwhile", ErrUnproved)
 	case a.lastEvent >= o.From && a.hasTotal:
@@ -173,15 +151,15 @@ func (j *reconciliation) findTotal() error {
 	return nil
 }
 
-// freed returns the addresses that events freed since the observation began.
-func (j *reconciliation) freed() map[uint64]struct{} {
-	out := map[uint64]struct{}{}
-	for _, s := range j.account.frees {
-		if s.time >= j.observation.From {
-			out[s.addr] = struct{}{}
-		}
+// countTotal computes the total of an allocator whose events have none.
+func (j *reconciliation) countTotal() (err error) {
+	if j.total, err = j.log.Total(j.observation); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnproved, err)
 	}
-	return out
+	if j.account.hasTotal && !j.result.First { // else the blocks of an allocator are in the total for the first time
+		j.result.Missing = int64(j.total) - int64(j.account.Allocated)
+	}
+	return nil
 }
 
 // apply changes the blocks.
@@ -244,9 +222,10 @@ func (j *reconciliation) finish() {
 	if j.result.Missing != 0 {
 		j.heap.gap(a, j.result.Missing, j.observation.To)
 	}
+	freed := uint64(max(0, -a.Lost)) // from before, and freed before the total was known
 	a.Allocated, a.Before, a.Lost = j.total, a.BeforeBlocks.Bytes, 0
 	if !a.hasTotal {
-		a.hasTotal, a.Baseline = true, a.Before
+		a.hasTotal, a.Baseline = true, a.Before+freed
 	}
 	a.Baseline = max(a.Baseline, a.Before)
 	if a.Allocated > a.Peak {
@@ -257,7 +236,7 @@ func (j *reconciliation) finish() {
 
 // peakTime returns the time of a total that is in no event: before the first one, or when it was read.
 func (j *reconciliation) peakTime() uint64 {
-	if j.result.First {
+	if j.result.First && j.observation.Device.Allocator().Totals() { // others are read after their first event
 		return 0
 	}
 	return j.observation.To

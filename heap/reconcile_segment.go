@@ -30,10 +30,17 @@ type segmentReconciliation struct {
 
 // reconcileSegments adds and retires segments if the outcome is proved: if it adds up to the allocator's reserved bytes.
 func (j *reconciliation) reconcileSegments() {
+	p := j.heap.processes[j.observation.PID]
+	if !j.observation.Device.Allocator().Totals() { // its segments are never read, only their sum
+		j.result.SegmentsProved = true
+		if p.lastDriverEvent < j.observation.From {
+			j.account.Reserved = j.observation.Reserved
+		}
+		return
+	}
 	if j.observation.Segments == nil && j.observation.Reserved == event.Unknown {
 		return // the segments were not read
 	}
-	p := j.heap.processes[j.observation.PID]
 	s := &segmentReconciliation{reconciliation: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
 	total, ok := s.reserved()
 	if !ok || !s.sort() {

@@ -511,17 +511,14 @@ func TestWatchIsBounded(t *testing.T) {
 	h := New()
 	h.Watch(pid)
 	apply(h, torchEvent(0x1000, 512, 512))
-	a := h.accounts[accountKey{pid, cuda0}]
-	a.frees = make([]freeRecord, maxFreed)
-	apply(h, torchEvent(0x1000, -512, 0))
-	require.Len(t, a.frees, maxFreed)
+	h.processes[pid].watch.full = true
 	_, err := h.Reconcile(observed(h))
 	require.ErrorIs(t, err, ErrNotWatched)
 	h.Watch(pid)
 	_, err = h.Reconcile(observed(h))
 	require.NoError(t, err)
 	h.Unwatch(pid)
-	require.Nil(t, a.frees)
+	require.Nil(t, h.processes[pid].watch)
 }
 
 func segmentAt(addr, size uint64, expandable bool) event.ObservedSegment {

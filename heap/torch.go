@@ -30,7 +30,6 @@ type account struct {
 
 	lastEvent uint64 // time of the last event
 	lastGap   uint64 // time of the last gap
-	frees     []freeRecord
 }
 
 func (h *Heap) account(pid uint32, device event.Device) *account {
@@ -48,7 +47,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a.process.hasTorch(device)
 		h.accounts[key] = a
 		h.adoptSites(a)
-		if a.process.blocksObserved[device] { // observed to be empty
+		if a.process.blocksObserved[device] > 0 { // observed to be empty
 			a.Reserved = 0
 			h.startTotals(a, 0, 0)
 		}
@@ -75,6 +74,9 @@ func (h *Heap) applyTorch(e *event.Event) {
 	a := h.account(e.PID, e.Device)
 	a.lastEvent = e.Time
 	h.checkTotal(a, e)
+	if w := a.process.watch; w != nil && !w.logs.At(e.Device).Note(e) {
+		w.full = true
+	}
 	switch e.Kind {
 	case event.KindAlloc:
 		h.allocTorch(a, e)
@@ -159,9 +161,6 @@ func (h *Heap) allocTorch(a *account, e *event.Event) {
 
 func (h *Heap) freeTorch(a *account, e *event.Event) {
 	a.Frees++
-	if a.process.watch != nil {
-		a.process.watch.note(a, e)
-	}
 	i, ok := a.live.Find(e.Addr, &h.blocks)
 	size := e.Size
 	switch {

@@ -69,6 +69,8 @@ func (t *madeTarget) Stack(id event.StackID) *event.Stack {
 
 func (t *madeTarget) Totals(context.Context) ([]Totals, error) { return t.before, t.noState }
 
+func (*madeTarget) Allocators() int { return 0 }
+
 func (t *madeTarget) AllocatorState(ctx context.Context) (*reconcile.State, error) {
 	t.mu.Lock()
 	state := t.state

@@ -101,6 +101,8 @@ type Inspector interface {
 	// AllocatorState reads the caching allocator's blocks and segments. The error wraps reconcile.ErrNoState when there
 	// is no allocator.
 	AllocatorState(ctx context.Context) (*reconcile.State, error)
+	// Allocators returns the number of other allocators that events have shown and that AllocatorState reads too.
+	Allocators() int
 	// Holders scans for the holders of the live blocks. The error wraps reconcile.ErrNoState when there is no allocator.
 	Holders(ctx context.Context) (*Scan, error)
 	// Memory reads where the process's GPU memory is.

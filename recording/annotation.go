@@ -120,13 +120,20 @@ func (c *column) observation(o *event.Observation) {
 		c.truth(b.Requested != event.Unknown)
 		end = b.Addr + b.Size
 	}
-	if o.Segments == nil {
+	c.segments(o.Segments)
+	if o.Allocators > 0 {
+		c.number(o.Allocators)
+	}
+}
+
+func (c *column) segments(list []event.ObservedSegment) {
+	if list == nil {
 		c.number(0)
 		return
 	}
-	c.number(uint64(len(o.Segments)) + 1)
-	end = 0
-	for _, s := range o.Segments {
+	c.number(uint64(len(list)) + 1)
+	end := uint64(0)
+	for _, s := range list {
 		c.signed(s.Addr - end)
 		c.number(s.Size)
 		c.truth(s.Expandable)
@@ -186,20 +193,27 @@ func (c *cursor) observation(pid uint32) *event.Observation {
 		o.Blocks = append(o.Blocks, b)
 		end = b.Addr + b.Size
 	}
+	o.Segments = c.segments()
+	if len(c.data) > 0 {
+		o.Allocators = c.number()
+	}
+	return o
+}
+
+func (c *cursor) segments() []event.ObservedSegment {
 	n := c.number()
 	if n == 0 {
-		return o
+		return nil
 	}
 	if n-1 > uint64(len(c.data)/3) {
 		c.fail("%d segments in %d bytes", n-1, len(c.data))
-		return o
+		return nil
 	}
-	o.Segments = make([]event.ObservedSegment, 0, n-1)
-	end = 0
+	out, end := make([]event.ObservedSegment, 0, n-1), uint64(0)
 	for range n - 1 {
 		s := event.ObservedSegment{Addr: end + c.signed(), Size: c.number(), Expandable: c.number() != 0}
-		o.Segments = append(o.Segments, s)
+		out = append(out, s)
 		end = s.Addr + s.Size
 	}
-	return o
+	return out
 }

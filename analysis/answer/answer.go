@@ -274,7 +274,9 @@ func (a *Answer) totals(now *view.View) {
 				continue // its peak is in no sum
 			}
 		} else if !other.Totals() {
-			a.Silent = other.String()
+			if x.Allocated == event.Unknown {
+				a.Silent = other.String()
+			}
 		} else {
 			if !a.Torch {
 				a.Torch, a.Reserved = true, 0

@@ -221,15 +221,14 @@ func (b *balancer) addAccounts() {
 		if a.PID != b.in.PID {
 			continue
 		}
-		if a.Device.Allocator().Sampled() {
-			continue // estimates, of memory that may be on no device
+		if a.Device.Allocator().Sampled() || a.Device.Physical().Type == event.DeviceCPU {
+			continue // estimates, of memory that may be on no device; memory of the host
 		}
 		known := b.hasState(a.Device)
 		d := b.device(a.Device.Physical())
 		if other := a.Device.Allocator(); other != allocator.Torch {
 			if d.Torch == b.noTorch(d.Device) { // beside PyTorch's, its segments are memory that is not PyTorch's
-				u := event.Unknown
-				d.Torch, d.Allocator, d.TorchWhy = Torch{u, u, u, u, u, u}, other, other.String()+" does not report what it had before the attach"
+				d.Torch, d.Allocator, d.TorchWhy = otherMemory(a)
 			}
 			continue
 		}
@@ -242,6 +241,18 @@ func (b *balancer) addAccounts() {
 			}
 		}
 	}
+}
+
+// otherMemory returns the memory of an allocator that reports no totals, and why something in it is not known.
+func otherMemory(a *heap.Account) (Torch, allocator.Allocator, string) {
+	u, other := event.Unknown, a.Device.Allocator()
+	switch {
+	case a.Allocated == u:
+		return Torch{u, u, u, u, u, u}, other, other.String() + " does not report what it had before the attach"
+	case a.Reserved == u:
+		return Torch{u, a.Allocated, u, u, u, u}, other, "the memory that " + other.String() + " divides is not known"
+	}
+	return Torch{a.Reserved, a.Allocated, u, u, u, u}, other, "its free parts are not known one by one"
 }
 
 func (b *balancer) hasState(d event.Device) bool {

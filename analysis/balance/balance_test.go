@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
@@ -229,6 +230,32 @@ func TestBalanceUnplaced(t *testing.T) {
 	}
 	b = New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: uses[:1], DriverWhy: "order"})
 	require.Equal(t, uses[:1], b.Unplaced)
+}
+
+// TestBalanceOther: an allocator without totals has what was read of it, and host memory is on no device.
+func TestBalanceOther(t *testing.T) {
+	v := watched()
+	gpu, host := event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}, event.Device{Type: event.DeviceCPU.Of(allocator.BFC)}
+	for _, tt := range []struct {
+		allocated, reserved uint64
+		want                Torch
+		why                 string
+	}{
+		{unknown, unknown, Torch{unknown, unknown, unknown, unknown, unknown, unknown}, "BFC does not report what it had before the attach"},
+		{40, unknown, Torch{unknown, 40, unknown, unknown, unknown, unknown}, "the memory that BFC divides is not known"},
+		{40, 100, Torch{100, 40, unknown, unknown, unknown, unknown}, "its free parts are not known one by one"},
+	} {
+		v.Snapshot.Accounts = []heap.Account{
+			{PID: pid, Device: gpu, Allocated: tt.allocated, Reserved: tt.reserved}, {PID: pid, Device: host, Allocated: 9},
+		}
+		b := New(&Input{PID: pid, View: v, Driver: []figures.DriverUse{driverSays(0, 1000)}})
+		require.Len(t, b.Devices, 1)
+		d := &b.Devices[0]
+		require.Equal(t, tt.want, d.Torch)
+		require.Equal(t, []any{allocator.BFC, tt.why}, []any{d.Allocator, d.TorchWhy})
+		rest, known := d.Remainder()
+		require.Equal(t, []any{known, known}, []any{tt.reserved != unknown, rest == 900})
+	}
 }
 
 func TestBalanceNotes(t *testing.T) {

@@ -39,9 +39,12 @@ func torchParts(d *balance.Device) []term {
 	case t.Reserved == event.Unknown:
 		return []term{{partName(d.Allocator), event.Unknown, d.TorchWhy}}
 	}
-	out := []term{{"torch", t.Allocated, "blocks that the program holds"}}
+	out := []term{{partName(d.Allocator), t.Allocated, "blocks that the program holds"}}
 	if t.Requested != event.Unknown {
-		out = []term{{"torch", t.Requested, "what the program asked for, of blocks that it holds"}, {"rounding", t.Rounding(), "added to it by the allocator"}}
+		out = []term{
+			{partName(d.Allocator), t.Requested, "what the program asked for, of blocks that it holds"},
+			{"rounding", t.Rounding(), "added to it by the allocator"},
+		}
 	}
 	if t.InactiveSplit == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})

@@ -3,8 +3,8 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,13 +52,15 @@ func Allocators(accounts []heap.Account, peak string) string {
 		out = append(out, fmt.Sprintf("torch %s%s  reserved %s", Bytes(allocated), peak, Bytes(reserved)))
 		peak = ""
 	}
-	seen, silent := Unreported(accounts)
-	for _, a := range silent {
-		about := ""
-		if a.Sampled() {
+	for _, a := range unreported(accounts) {
+		about, since := "", " since attach"
+		switch {
+		case a.Sampled():
 			about = "about "
+		case a.whole:
+			since = ""
 		}
-		out = append(out, fmt.Sprintf("%s %s%s since attach%s", a, about, Bytes(seen[a]), peak))
+		out = append(out, fmt.Sprintf("%s %s%s%s%s", a, about, Bytes(a.bytes), since, peak))
 		peak = ""
 	}
 	return strings.Join(out, "  ")
@@ -78,15 +80,34 @@ func Reported(accounts []heap.Account) (allocated, reserved uint64, ok bool) {
 	return allocated, reserved, true
 }
 
-// Unreported sums the bytes in use, since the attach, of each allocator that reports no totals, and lists these allocators.
-func Unreported(accounts []heap.Account) (seen map[allocator.Allocator]uint64, silent []allocator.Allocator) {
-	seen = map[allocator.Allocator]uint64{}
+// silentMemory is the memory in use of an allocator that reports no totals.
+type silentMemory struct {
+	allocator.Allocator
+	bytes uint64
+	whole bool // the bytes include what was allocated before the attach, because the allocator's state was read
+}
+
+// unreported sums the bytes of each allocator that reports no totals.
+func unreported(accounts []heap.Account) []silentMemory {
+	var out []silentMemory
 	for i := range accounts {
-		if a := accounts[i].Device.Allocator(); !a.Totals() {
-			seen[a] += accounts[i].Live.Bytes
+		a := &accounts[i]
+		allocator, whole, bytes := a.Device.Allocator(), a.Allocated != event.Unknown, a.Live.Bytes
+		if allocator.Totals() {
+			continue
 		}
+		if whole {
+			bytes = a.Allocated
+		}
+		k := slices.IndexFunc(out, func(o silentMemory) bool { return o.Allocator == allocator })
+		if k < 0 {
+			out = append(out, silentMemory{allocator, bytes, whole})
+			continue
+		}
+		out[k].bytes, out[k].whole = out[k].bytes+bytes, out[k].whole && whole
 	}
-	return seen, slices.Sorted(maps.Keys(seen))
+	slices.SortFunc(out, func(x, y silentMemory) int { return cmp.Compare(x.Allocator, y.Allocator) })
+	return out
 }
 
 func plus(x, y uint64) uint64 {

@@ -30,6 +30,14 @@ func TestLiveOfOtherAllocators(t *testing.T) {
 	require.Equal(t, "03:04:05  torch unknown  reserved unknown"+rest, line())
 	require.Equal(t, "allocator totals continuous", Continuity([]heap.Account{torch, other}))
 	require.Equal(t, "BFC reports no totals", Continuity([]heap.Account{other}))
+	whole := other
+	whole.Allocated, whole.Before = 8*mib, 2*mib
+	require.Equal(t, "03:04:05  BFC 8.0 MiB (peak 7.0 MiB)"+rest, line(whole))
+	require.Equal(t, "03:04:05  BFC 14.0 MiB since attach"+rest, line(whole, other), "of one it is not known")
+	require.Equal(t, "BFC's total was read from its memory", Continuity([]heap.Account{whole}))
+	const comment = "pid 0 cuda:0: BFC has 8.0 MiB (8,388,608 B), of it 2.0 MiB (2,097,152 B) before attach, " +
+		"+0 B of lost events; peak 7.0 MiB (7,340,032 B)"
+	require.Equal(t, comment, otherComment(&whole))
 	other.Device.Type = event.DeviceCUDA.Of(allocator.OTel)
 	require.Equal(t, "03:04:05  OpenTelemetry about 6.0 MiB since attach (peak 7.0 MiB)"+rest, line(other))
 	require.Equal(t, "OpenTelemetry reports samples: sizes are estimates", Continuity([]heap.Account{other}))

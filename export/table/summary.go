@@ -140,7 +140,7 @@ func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
 	var net int64
 	known, summed := false, false
-	_, silent := Unreported(accounts)
+	silent := unreported(accounts)
 	_, _, reported := Reported(accounts)
 	for i := range accounts {
 		a := &accounts[i]
@@ -149,8 +149,8 @@ func Continuity(accounts []heap.Account) string {
 		gaps, size, net = gaps+a.Gaps, size+a.GapBytes, net+a.Lost
 	}
 	switch {
-	case len(silent) > 0 && !reported:
-		return silence(silent[0])
+	case len(silent) > 0 && !reported && !silent[0].whole:
+		return silence(silent[0].Allocator)
 	case !known:
 		return "allocator totals unknown"
 	case summed:
@@ -159,6 +159,8 @@ func Continuity(accounts []heap.Account) string {
 		return fmt.Sprintf("allocator totals: %s, %s in all, %s net", Plural(gaps, "gap"), Bytes(size), signedText(net))
 	case net != 0:
 		return fmt.Sprintf("allocator totals continuous, but %s of lost events", signedText(net))
+	case len(silent) > 0 && !reported:
+		return reporter(silent[0].Allocator) + "'s total was read from its memory"
 	default:
 		return "allocator totals continuous"
 	}
@@ -474,6 +476,16 @@ func (p *printer) oddities() {
 	}
 }
 
+// otherComment states the memory of an allocator that reports no totals.
+func otherComment(a *heap.Account) string {
+	if a.Allocated == event.Unknown {
+		return fmt.Sprintf("pid %d %s: %s has %s since attach; it reports no totals; peak %s",
+			a.PID, a.Device, a.Device.Allocator(), exactText(a.Live.Bytes), exactText(a.Peak))
+	}
+	return fmt.Sprintf("pid %d %s: %s has %s, of it %s before attach, %s of lost events; peak %s",
+		a.PID, a.Device, a.Device.Allocator(), exactText(a.Allocated), exactText(a.Before), signedText(a.Lost), exactText(a.Peak))
+}
+
 // Comments are the summary's statements about completeness, for formats that carry text: one line each.
 func Comments(in Input) []string {
 	s := in.View.Snapshot
@@ -485,8 +497,7 @@ func Comments(in Input) []string {
 			add("pid %d: %s has %s; peak about %s", a.PID, other, sampledText(a), exactText(a.Peak))
 			continue
 		} else if !other.Totals() {
-			add("pid %d %s: %s has %s since attach; it reports no totals; peak %s",
-				a.PID, a.Device, other, exactText(a.Live.Bytes), exactText(a.Peak))
+			add("%s", otherComment(a))
 			continue
 		}
 		add("pid %d %s: torch allocated %s, of it %s before attach, %s of lost events; reserved %s; peak %s",

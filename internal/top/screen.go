@@ -372,7 +372,7 @@ func memoryOf(parts []Part) Memory {
 		for k := range t.Accounts {
 			a := &t.Accounts[k]
 			accounts = append(accounts, a)
-			if a.Device.Allocator().Totals() {
+			if a.Device.Allocator().Totals() || a.Allocated != event.Unknown {
 				reported = append(reported, a)
 			}
 		}

@@ -27,6 +27,7 @@ type inspector struct {
 	process *process.Process
 	driver  *Driver
 	first   *firstLook
+	pools   pools
 
 	use       chan struct{} // held by the goroutine that uses the allocator
 	find      finder
@@ -137,7 +138,8 @@ func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
 	})
 }
 
-func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error) {
+// torchState reads PyTorch's caching allocator.
+func (i *inspector) torchState(ctx context.Context) (*reconcile.State, error) {
 	return withAllocator(ctx, i, func(a stateReader) (*reconcile.State, error) {
 		sweep, err := a.Sweep(ctx)
 		if err != nil {

@@ -85,7 +85,7 @@ func TestPlace(t *testing.T) {
 		{PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceHIP, Index: -1}},
 	}
 	look := &firstLook{done: make(chan struct{}), single: true}
-	l := &live{looks: map[uint32]*firstLook{1: look, 2: {done: look.done}}}
+	l := &live{inspectors: map[uint32]*inspector{1: {first: look}, 2: {first: &firstLook{done: look.done}}}}
 	before := slices.Clone(in)
 	l.place(in)
 	require.Equal(t, before, in, "the driver has not answered")

@@ -31,29 +31,32 @@ import (
 
 // live is the Source for processes of this machine.
 type live struct {
-	options  *recorder.Options
-	ctx      context.Context // done at Close
-	close    context.CancelFunc
-	tracer   attacher // nil before Start
-	attach   func(*tracer.Options) attacher
-	driver   *Driver
-	search   *search // nil: nothing to search for
-	program  atomic.Pointer[launched]
-	early    atomic.Pointer[os.Signal] // a signal for the program that arrived before it was started
-	arrived  []recorder.Target
-	looks    map[uint32]*firstLook // one per arrived process, by PID
-	patience time.Duration         // how long events may still wait for the driver's list of devices
-	refilled time.Time             // when that was last increased, for a source that runs forever
-	waited   bool                  // the single process had nothing to trace at first
-	finished bool                  // no further process is searched for
-	over     bool                  // all events were read
+	options    *recorder.Options
+	ctx        context.Context // done at Close
+	close      context.CancelFunc
+	tracer     attacher // nil before Start
+	attach     func(*tracer.Options) attacher
+	driver     *Driver
+	search     *search // nil: nothing to search for
+	program    atomic.Pointer[launched]
+	early      atomic.Pointer[os.Signal] // a signal for the program that arrived before it was started
+	arrived    []recorder.Target
+	inspectors map[uint32]*inspector // one per arrived process, by PID
+	shown      poolKey               // the last allocator that was noted
+	patience   time.Duration         // how long events may still wait for the driver's list of devices
+	refilled   time.Time             // when that was last increased, for a source that runs forever
+	waited     bool                  // the single process had nothing to trace at first
+	finished   bool                  // no further process is searched for
+	over       bool                  // all events were read
 }
 
 // Open returns the source of the processes that options select. It attaches to nothing before Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
-	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}, patience: devicePatience}, nil
+	return &live{
+		options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), inspectors: map[uint32]*inspector{}, patience: devicePatience,
+	}, nil
 }
 
 // KeepSmall keeps the memory of this program small until ctx is done: it sets the garbage collector's percentage and memory limit, which
@@ -182,7 +185,7 @@ func (l *live) arrive(t traced) {
 		l.refilled = now
 	}
 	l.arrived = append(l.arrived, n)
-	l.looks[uint32(n.PID())] = n.first
+	l.inspectors[uint32(n.PID())], l.shown = n.inspector, poolKey{}
 }
 
 // Read implements Source.
@@ -208,15 +211,18 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 	return buf, err
 }
 
-// place sets the device of events whose calls do not pass it, if their process can only have cuda:0. Most calls of the
-// driver do not pass it: CUDA's runtime makes its context current by functions that are not exported.
+// place notes the allocators that events name, and sets the device of events whose calls do not pass it, if their process can only
+// have cuda:0. Most calls of the driver do not pass it: CUDA's runtime makes its context current by functions that are not exported.
 func (l *live) place(events []event.Event) {
 	for i := range events {
 		e := &events[i]
+		if e.Layer == event.LayerTorch {
+			l.show(e)
+		}
 		if e.Layer != event.LayerDevice || e.Device.Index >= 0 || e.Device.Type != event.DeviceCUDA {
 			continue
 		}
-		if look := l.looks[e.PID]; look != nil && l.one(look) {
+		if i := l.inspectors[e.PID]; i != nil && l.one(i.first) {
 			e.Device.Index = 0
 		}
 	}
@@ -405,8 +411,8 @@ func (t *target) File(path string) io.Reader {
 
 // Close implements Target.
 func (t *target) Close() {
-	if t.source.looks[uint32(t.PID())] == t.first {
-		delete(t.source.looks, uint32(t.PID()))
+	if t.source.inspectors[uint32(t.PID())] == t.inspector {
+		delete(t.source.inspectors, uint32(t.PID()))
 	}
 	if t.files != nil {
 		t.files.Close()

@@ -63,10 +63,11 @@ const (
 // ErrNoState means that there is no caching allocator to read: no PyTorch, not yet, or another backend.
 var ErrNoState = errors.New("no allocator state")
 
-// State is the caching allocator's state, read while the process runs.
+// State is the state of the process's allocators, read while it runs.
 type State struct {
 	Until   uint64              // when the reading ended, on the clock of the events
-	Devices []event.Observation // each Device is CUDA's
+	Devices []event.Observation // each Device of PyTorch is CUDA's
+	Unread  error               // why an allocator is missing from Devices; nil: none is
 }
 
 // Heap is the live set of a process, with methods of heap.Heap.
@@ -85,6 +86,8 @@ type Target interface {
 	Alive() bool
 	// Lost returns the number of its events that were lost so far.
 	Lost() uint64
+	// Allocators returns the number of allocators that only events show, and whose state can be read from then on.
+	Allocators() int
 	// AllocatorState reads the caching allocator's blocks and segments; it may be called from any goroutine. The error
 	// wraps ErrNoState when there are none. It returns soon after ctx is done.
 	AllocatorState(ctx context.Context) (*State, error)
@@ -144,6 +147,8 @@ type Reconciler struct {
 	resume  time.Time // no round because of losses before this time
 	open    int       // number of rounds in a row that left segments open
 	absent  int       // number of rounds that found no state
+	shown   int       // number of allocators that events had shown when the last round began
+	unread  bool      // the warning about an allocator that cannot be read was shown
 	given   int       // number of readings that timed out; each doubles the next timeout
 	settled losses
 	current losses
@@ -231,8 +236,12 @@ func (r *Reconciler) Report() *figures.Checks {
 func (r *Reconciler) maybeBegin(now time.Time) {
 	r.count(now)
 	lost := r.current != r.settled && now.Sub(r.changed) >= lossesOver && now.After(r.resume)
-	if !r.asked && !r.wanted && !lost && now.Before(r.next) {
+	shown := r.target.Allocators()
+	if !r.asked && !r.wanted && !lost && shown == r.shown && now.Before(r.next) {
 		return
+	}
+	if shown != r.shown {
+		r.shown, r.absent = shown, 0
 	}
 	r.round = &round{begun: now, asked: r.asked, compared: map[int]bool{}}
 	r.wanted, r.asked = false, false
@@ -285,6 +294,12 @@ func (r *Reconciler) receive() {
 		return
 	}
 	r.round.results, r.round.cancel = nil, nil
+	if got.err == nil && got.state.Unread != nil {
+		r.warnUnread(got.state.Unread)
+		if len(got.state.Devices) == 0 {
+			got.err = ErrNoState
+		}
+	}
 	switch {
 	case got.err == nil:
 		r.round.state = got.state
@@ -299,6 +314,14 @@ func (r *Reconciler) receive() {
 			return
 		}
 		r.retry()
+	}
+}
+
+// warnUnread reports, once, why the blocks from before are not known.
+func (r *Reconciler) warnUnread(err error) {
+	if !r.unread {
+		r.unread = true
+		r.observer.Warning(fmt.Errorf("blocks from before the attach are unknown: %w", err))
 	}
 }
 
@@ -441,7 +464,7 @@ func (r *Reconciler) named(o *event.Observation) event.Observation {
 	out := *o
 	totals := r.heap.Totals()
 	for i := range totals.Accounts {
-		if a := &totals.Accounts[i]; a.Device.Index == o.Device.Index && a.Device.Type == event.DeviceHIP {
+		if a := &totals.Accounts[i]; a.Device.Index == o.Device.Index && a.Device.Type == event.DeviceHIP && o.Device.Type == event.DeviceCUDA {
 			out.Device = a.Device
 		}
 	}

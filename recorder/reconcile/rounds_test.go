@@ -42,12 +42,14 @@ func free(at, addr, size, total uint64) event.Event {
 type madeTarget struct {
 	ended bool
 	lost  uint64
+	shown int
 	state func(ctx context.Context) (*State, error)
 }
 
 func (t *madeTarget) PID() int                                           { return 7 }
 func (t *madeTarget) Alive() bool                                        { return !t.ended }
 func (t *madeTarget) Lost() uint64                                       { return t.lost }
+func (t *madeTarget) Allocators() int                                    { return t.shown }
 func (t *madeTarget) AllocatorState(ctx context.Context) (*State, error) { return t.state(ctx) }
 
 // noted keeps what an observer gets.
@@ -299,6 +301,28 @@ func TestRoundsWithoutState(t *testing.T) {
 		require.Len(t, r.reads, 8)
 		r.run(10 * time.Minute)
 		require.Len(t, r.reads, 8, "that was the last")
+	})
+}
+
+// TestRoundsShown: when events show another allocator, the state is read at once; one that cannot be read is a warning, once.
+func TestRoundsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = func(context.Context) (*State, error) { return nil, errNoStateHere }
+		r.drained.To = 100 * second
+		r.run(2 * time.Second)
+		require.Equal(t, []int{0}, r.seconds())
+		r.target.shown = 1
+		r.answer = func(context.Context) (*State, error) { return &State{Unread: errors.New("unknown layout")}, nil }
+		r.run(15 * time.Second)
+		require.Equal(t, []int{0, 2, 7}, r.seconds(), "no state, so it is looked for less and less often")
+		require.Equal(t, []string{"blocks from before the attach are unknown: unknown layout"}, r.seen.warnings)
+		require.Nil(t, r.Report())
+		r.target.shown = 2
+		r.answer = stateOf(3*second, block1, block2)
+		r.run(time.Second)
+		require.Len(t, r.reads, 4)
+		require.Equal(t, &figures.Checks{Made: 1}, r.Report())
 	})
 }
 

@@ -1,4 +1,5 @@
-"""A jitted function makes three arrays a step, of which the last is kept. Prints what JAX's own statistics have gained: bytes in use and allocations.
+"""A jitted function makes three arrays a step, of which the last is kept. Prints what JAX's own statistics have
+gained, bytes in use and allocations, and then the bytes in use before and after.
 
 jax_keeps.py DIR: begins when there is DIR/go, ends when there is DIR/hold.
 """
@@ -41,7 +42,8 @@ def main():
         step(x, kept)
         time.sleep(0.03)
     after = device.memory_stats()
-    print("KEPT", *(after[key] - before[key] for key in ("bytes_in_use", "num_allocs")), flush=True)
+    gained = [after[key] - before[key] for key in ("bytes_in_use", "num_allocs")]
+    print("KEPT", *gained, before["bytes_in_use"], after["bytes_in_use"], flush=True)
     wait_for("hold")
 
 

@@ -85,6 +85,9 @@ var noState = &recorder.Outcome{Kind: reconcile.ErrNoState, Text: "no PyTorch he
 // Totals returns no totals from before the trace.
 func (*Target) Totals(context.Context) ([]recorder.Totals, error) { return nil, noState }
 
+// Allocators finds no allocator.
+func (*Target) Allocators() int { return 0 }
+
 // AllocatorState finds no allocator.
 func (*Target) AllocatorState(context.Context) (*reconcile.State, error) { return nil, noState }
 
