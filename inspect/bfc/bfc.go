@@ -142,10 +142,10 @@ func (a *Allocator) head(l layout) (head, error) {
 
 // image copies what the head refers to.
 func (a *Allocator) image(l layout, h head) (*image, error) {
-	if err := h.plausible(l.stride); err != nil {
+	if err := h.plausible(l); err != nil {
 		return nil, err
 	}
-	i := &image{head: h, stride: l.stride, chunks: make([]byte, h.chunks().bytes())}
+	i := &image{head: h, layout: l, chunks: make([]byte, h.chunks().bytes())}
 	if _, err := a.memory.ReadAt(i.chunks, h.chunks().begin); err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (a *Allocator) image(l layout, h head) (*image, error) {
 	if _, err := a.memory.ReadAt(raw, h.regions().begin); err != nil {
 		return nil, err
 	}
-	for ; len(raw) >= regionBytes; raw = raw[regionBytes:] {
+	for ; uint64(len(raw)) >= l.region; raw = raw[l.region:] {
 		r := region{start: word(raw, 0), size: word(raw, 8), end: word(raw, 16)}
 		first := make([]byte, 8)
 		if _, err := a.memory.ReadAt(first, word(raw, 24)); err != nil {

@@ -41,20 +41,24 @@ func (m memory) ReadAt(b []byte, addr uint64) (int, error) {
 // made is an allocator to be written to memory.
 type made struct {
 	head   head
-	stride uint64
+	layout layout
 	chunks [][6]uint64 // size, requested, id, ptr, prev, next
 	region [][4]uint64 // start, size, end, first chunk
 }
 
+// common is the layout of TensorFlow 2.21 and JAX 0.10.2, at the place of the latter.
+var common = layout{headAt, 64, 48, 0}
+
 // newMade is two regions: 1 KiB in use with 1,000 B requested and 3 KiB free; and 512 B in use. Chunk 2 is unused.
-func newMade(stride uint64) *made {
-	m := &made{stride: stride, chunks: [][6]uint64{
+func newMade(l layout) *made {
+	m := &made{layout: l, chunks: [][6]uint64{
 		{1024, 1000, 7, 0x7000_0000, none, 1},
 		{3072, 5, noID, 0x7000_0400, 0, none},
 		{99, 99, noID, 0x7000_0400, 1, none},
 		{512, 512, 9, 0x7100_0000, none, none},
 	}, region: [][4]uint64{{0x7000_0000, 4096, 0x7000_1000, 0}, {0x7100_0000, 512, 0x7100_0200, 3}}}
-	m.head.Fields = [headWords]uint64{6: 2, 7: 10, 8: 9, 9: 1536}
+	m.head.Fields[6] = 2
+	copy(m.head.Fields[7+l.more:], []uint64{10, 9, 1536})
 	return m
 }
 
@@ -63,11 +67,11 @@ func (m *made) memory() memory {
 	out := memory{regionsAt: nil, chunksAt: nil, handlesAt: nil}
 	for i, r := range m.region {
 		out[regionsAt] = binary.LittleEndian.AppendUint64(append64(out[regionsAt], r[:3]...), handlesAt+8*uint64(i))
-		out[regionsAt] = append64(out[regionsAt], 0, 0)
+		out[regionsAt] = append64(append64(out[regionsAt], 0, 0), make([]uint64, (m.layout.region-48)/8)...)
 		out[handlesAt] = append64(out[handlesAt], r[3])
 	}
 	for _, c := range m.chunks {
-		out[chunksAt] = append(append64(out[chunksAt], c[:]...), bytes.Repeat([]byte{0xee}, int(m.stride)-48)...)
+		out[chunksAt] = append(append64(out[chunksAt], c[:]...), bytes.Repeat([]byte{0xee}, int(m.layout.stride)-48)...)
 	}
 	h := m.head
 	set := func(at int, begin uint64) {
@@ -98,8 +102,8 @@ func clock() func() uint64 {
 
 // TestRead: the fields are found wherever they are, whatever a chunk's size.
 func TestRead(t *testing.T) {
-	for _, stride := range []uint64{64, 104, 120} {
-		a := New(newMade(stride).memory(), objectAt)
+	for _, l := range []layout{common, {headAt, 104, 56, 1}, {headAt, 104, 48, 0}, {headAt, 120, 48, 1}} {
+		a := New(newMade(l).memory(), objectAt)
 		for range 2 {
 			s, err := a.Read(t.Context(), clock())
 			require.NoError(t, err)
@@ -108,7 +112,7 @@ func TestRead(t *testing.T) {
 			require.Equal(t, &State{InUse: 1536, Reserved: 4608, Blocks: []Block{
 				{Addr: 0x7000_0000, Size: 1024, Requested: 1000}, {Addr: 0x7100_0000, Size: 512, Requested: 512},
 			}}, s)
-			require.Equal(t, layout{headAt, stride}, a.known)
+			require.Equal(t, l, a.known)
 		}
 	}
 }
@@ -142,10 +146,10 @@ func TestCorrupt(t *testing.T) {
 		"no region can be 4095 bytes at 0x70000000":                   func(m *made) { m.region[0][1]-- },
 		"no region can be 512 bytes at 0x70000800":                    func(m *made) { m.region[1][0], m.region[1][2] = 0x7000_0800, 0x7000_0a00 },
 	} {
-		m := newMade(64)
+		m := newMade(common)
 		spoil(m)
 		a := New(m.memory(), objectAt)
-		_, err := a.copy(layout{headAt, 64}, clock())
+		_, err := a.copy(common, clock())
 		require.ErrorContains(t, err, why)
 		_, err = a.attempt(clock())
 		require.ErrorIs(t, err, ErrUnknownLayout, why)
@@ -155,10 +159,15 @@ func TestCorrupt(t *testing.T) {
 
 // TestWrongStride: chunks of one size are not taken for chunks of another one.
 func TestWrongStride(t *testing.T) {
-	a := New(newMade(64).memory(), objectAt)
+	a := New(newMade(common).memory(), objectAt)
 	for stride := uint64(minStride); stride <= maxStride; stride += 8 {
-		_, err := a.copy(layout{headAt, stride}, clock())
-		require.Equal(t, stride == 64, err == nil, "%d: %v", stride, err)
+		for _, region := range regionSizes {
+			for more := range 2 {
+				l := layout{headAt, stride, region, more}
+				_, err := a.copy(l, clock())
+				require.Equal(t, l == common, err == nil, "%+v: %v", l, err)
+			}
+		}
 	}
 }
 
@@ -198,7 +207,7 @@ func TestChanging(t *testing.T) {
 			}
 		},
 	} {
-		a := New(&changing{made: newMade(64), look: look}, objectAt)
+		a := New(&changing{made: newMade(common), look: look}, objectAt)
 		_, err := a.attempt(clock())
 		require.ErrorIs(t, err, ErrChanged, name)
 		s, err := a.Read(t.Context(), clock())
@@ -210,7 +219,7 @@ func TestChanging(t *testing.T) {
 
 // TestReadFails: an allocator that stays busy, is not known, or whose process has ended ends the reading with an error.
 func TestReadFails(t *testing.T) {
-	m := newMade(64)
+	m := newMade(common)
 	m.head.Mutex = mutexWriter
 	_, err := New(m.memory(), objectAt).Read(t.Context(), clock())
 	require.ErrorIs(t, err, ErrChanged)
@@ -224,10 +233,10 @@ func TestReadFails(t *testing.T) {
 	_, err = New(m.memory(), objectAt).Read(stopped, clock())
 	require.Equal(t, io.EOF, err)
 
-	a := New(newMade(64).memory(), objectAt)
+	a := New(newMade(common).memory(), objectAt)
 	_, err = a.Read(t.Context(), clock())
 	require.NoError(t, err)
-	spoiled := newMade(64)
+	spoiled := newMade(common)
 	spoiled.head.Fields[9]++
 	a.memory = spoiled.memory()
 	_, err = a.Read(t.Context(), clock())
@@ -240,7 +249,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(seed, uint8(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, edits uint8) {
-		rng, m := rand.New(rand.NewPCG(seed, 1)), newMade(64+8*(seed%8))
+		rng, m := rand.New(rand.NewPCG(seed, 1)), newMade(layout{headAt, 64 + 8*(seed%8), regionSizes[seed%2], int(seed % 2)})
 		image := m.memory()
 		for range edits % 16 {
 			at := []uint64{objectAt, regionsAt, handlesAt, chunksAt}[rng.IntN(4)]

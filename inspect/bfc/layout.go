@@ -7,20 +7,21 @@ import (
 	"fmt"
 )
 
-// The fields that are read follow each other in the object (xla/tsl/framework/bfc_allocator.h, in TensorFlow 2.21):
+// The fields that are read follow each other in the object (xla/tsl/framework/bfc_allocator.h; read in the code of TensorFlow 2.21,
+// JAX 0.10.2 and JAX 0.12.0.1):
 //
 //	-0x20 mutex_               absl::Mutex, one word
 //	-0x18 region_manager_      std::vector<AllocationRegion>
 //	 0x00 chunks_              std::vector<Chunk>
 //	 0x18 free_chunks_list_    number of the first unused chunk
-//	 0x20 next_allocation_id_
-//	 0x28 stats_               num_allocs, bytes_in_use, ...
+//	      a chunk's number     the free memory between both ends of a region; only in JAX 0.12.0.1
+//	 0x20 next_allocation_id_  or 0x28
+//	 0x28 stats_               or 0x30: num_allocs, bytes_in_use, ...
 //
-// Only the place of chunks_ in the object is different in each release, and the size of a Chunk.
+// The place of chunks_ in the object is different in each release.
 const (
-	headStart = 0x20 // bytes of the head before chunks_
 	headBytes = 8 * (1 + headWords)
-	headWords = 10 // after the mutex
+	headWords = 11 // after the mutex
 
 	// mutexWriter is the bit of an absl::Mutex that is set while a thread holds it (kMuWriter of absl/synchronization/mutex.cc).
 	mutexWriter = 8
@@ -46,8 +47,9 @@ const (
 	noID = ^uint64(0)
 )
 
-// An AllocationRegion is ptr_, memory_size_, end_ptr_ and handles_, a std::vector of the chunks by address.
-const regionBytes = 48
+// regionSizes are the bytes of an AllocationRegion: ptr_, memory_size_, end_ptr_ and handles_, a std::vector of the chunks by address; in
+// JAX 0.12.0.1 also the number of a chunk.
+var regionSizes = []uint64{48, 56}
 
 // Limits of what is believed of a target.
 const (
@@ -61,6 +63,8 @@ const (
 type layout struct {
 	head   uint64 // offset of the mutex, bytes
 	stride uint64 // bytes of a Chunk
+	region uint64 // bytes of an AllocationRegion
+	more   int    // words between free_chunks_list_ and next_allocation_id_: 0 or 1
 }
 
 // head is the fields of the object that are read.
@@ -83,22 +87,23 @@ func (v vector) fits(element, limit uint64) bool {
 func (h *head) regions() vector { return vector{h.Fields[0], h.Fields[1], h.Fields[2]} }
 func (h *head) chunks() vector  { return vector{h.Fields[3], h.Fields[4], h.Fields[5]} }
 func (h *head) unused() uint64  { return h.Fields[6] }
-func (h *head) nextID() uint64  { return h.Fields[7] }
-func (h *head) inUse() uint64   { return h.Fields[9] }
 
 // held reports whether a thread has locked the allocator.
 func (h *head) held() bool { return h.Mutex&mutexWriter != 0 }
 
+func (h *head) nextID(l layout) uint64 { return h.Fields[7+l.more] }
+func (h *head) inUse(l layout) uint64  { return h.Fields[9+l.more] }
+
 // plausible rejects words that cannot be the head of an allocator with a region.
-func (h *head) plausible(stride uint64) error {
+func (h *head) plausible(l layout) error {
 	switch {
-	case !h.regions().fits(regionBytes, maxRegions):
+	case !h.regions().fits(l.region, maxRegions):
 		return errors.New("no list of regions")
-	case !h.chunks().fits(stride, maxChunks):
-		return fmt.Errorf("no list of chunks of %d bytes", stride)
-	case h.unused() != none && h.unused() >= h.chunks().bytes()/stride:
+	case !h.chunks().fits(l.stride, maxChunks):
+		return fmt.Errorf("no list of chunks of %d bytes", l.stride)
+	case h.unused() != none && h.unused() >= h.chunks().bytes()/l.stride:
 		return fmt.Errorf("no chunk has the number %d", h.unused())
-	case h.nextID() == 0 || h.nextID() > 1<<62:
+	case h.nextID(l) == 0 || h.nextID(l) > 1<<62:
 		return errors.New("no number of the next allocation")
 	}
 	return nil
@@ -109,12 +114,16 @@ func layouts(object []byte) []layout {
 	var out []layout
 	for at := 0; at+headBytes <= len(object); at += 8 {
 		h := headOf(object[at:])
-		if !h.regions().fits(regionBytes, maxRegions) || !h.chunks().fits(8, maxChunks*maxStride/8) {
-			continue
-		}
-		for stride := uint64(minStride); stride <= maxStride; stride += 8 {
-			if h.plausible(stride) == nil {
-				out = append(out, layout{uint64(at), stride})
+		for _, region := range regionSizes {
+			if !h.regions().fits(region, maxRegions) {
+				continue
+			}
+			for l := (layout{uint64(at), minStride, region, 0}); l.stride <= maxStride; l.stride += 8 {
+				for l.more = range 2 {
+					if h.plausible(l) == nil {
+						out = append(out, l)
+					}
+				}
 			}
 		}
 	}

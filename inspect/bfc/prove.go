@@ -16,7 +16,7 @@ type region struct {
 // image is a copy of an allocator.
 type image struct {
 	head
-	stride  uint64
+	layout  layout
 	chunks  []byte
 	regions []region
 	seen    []bool // chunks that are in a region or unused, by number
@@ -28,7 +28,7 @@ type image struct {
 //   - every other chunk is in the list of unused ones, and none is in both;
 //   - the chunks that are in use have an id that was dealt out, are at least as large as their request, and add up to bytes_in_use.
 func (i *image) prove() (*State, error) {
-	i.seen = make([]bool, uint64(len(i.chunks))/i.stride)
+	i.seen = make([]bool, uint64(len(i.chunks))/i.layout.stride)
 	s := &State{}
 	last := uint64(0)
 	for _, r := range i.regions {
@@ -47,7 +47,7 @@ func (i *image) prove() (*State, error) {
 	for _, b := range s.Blocks {
 		sum += b.Size
 	}
-	if s.InUse = i.inUse(); sum != s.InUse {
+	if s.InUse = i.inUse(i.layout); sum != s.InUse {
 		return nil, fmt.Errorf("the chunks in use are %d bytes, the allocator counts %d", sum, s.InUse)
 	}
 	return s, nil
@@ -71,7 +71,7 @@ func (i *image) walk(s *State, r region) error {
 		}
 		if id != noID {
 			b := Block{Addr: at, Size: size, Requested: word(c, chunkRequested)}
-			if id >= i.nextID() || b.Requested > size {
+			if id >= i.nextID(i.layout) || b.Requested > size {
 				return fmt.Errorf("chunk %d of %d bytes cannot be allocation %d of %d bytes", number, size, id, b.Requested)
 			}
 			s.Blocks = append(s.Blocks, b)
@@ -93,7 +93,7 @@ func (i *image) visit(number uint64) ([]byte, error) {
 		return nil, fmt.Errorf("chunk %d is in two places", number)
 	}
 	i.seen[number] = true
-	return i.chunks[number*i.stride:][:i.stride], nil
+	return i.chunks[number*i.layout.stride:][:i.layout.stride], nil
 }
 
 // skipUnused visits the list of unused chunks. After it, every chunk has been visited.
