@@ -26,6 +26,8 @@ type Observation struct {
 	// Allocated and Reserved are the allocator's own totals in bytes; Unknown unless they were the same at From
 	// and at To.
 	Allocated, Reserved uint64
+	// Counted is set if Allocated is no older than this time, although blocks may be; 0 means From.
+	Counted uint64
 	// Allocators is the number of allocators of the device that were read, if there can be several; 0 means 1.
 	Allocators uint64
 }

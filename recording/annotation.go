@@ -123,6 +123,7 @@ func (c *column) observation(o *event.Observation) {
 	c.segments(o.Segments)
 	if o.Allocators > 0 {
 		c.number(o.Allocators)
+		c.number(o.Counted)
 	}
 }
 
@@ -195,7 +196,7 @@ func (c *cursor) observation(pid uint32) *event.Observation {
 	}
 	o.Segments = c.segments()
 	if len(c.data) > 0 {
-		o.Allocators = c.number()
+		o.Allocators, o.Counted = c.number(), c.number()
 	}
 	return o
 }

@@ -138,7 +138,9 @@ func (j *job) annotation() event.Annotation {
 		m.Device, m.Allocated, m.Reserved = device, j.any(), j.any()
 	case event.AnnotationObserved:
 		o := &event.Observation{PID: m.PID, Device: device, From: j.any(), To: j.any(), Allocated: j.any(), Reserved: j.any()}
-		o.Allocators = j.rng.Uint64N(3)
+		if o.Allocators = j.rng.Uint64N(3); o.Allocators > 0 {
+			o.Counted = j.any()
+		}
 		for range j.rng.IntN(5) {
 			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: j.any(), Size: j.any(), Requested: j.any(), Stream: j.any()})
 		}

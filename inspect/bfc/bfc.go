@@ -27,7 +27,9 @@ var (
 )
 
 const (
-	objectBytes = 4096 // of the object that are searched; chunks_ was at 0x588 in TensorFlow 2.21, 0x438 in JAX 0.10.2, 0x488 in 0.12.0
+	// objectBytes is how much of the object is searched: chunks_ was at 0x588 in TensorFlow 2.21, 0x438 in JAX 0.10.2, 0x488 in 0.12.0.1.
+	objectBytes = 4096
+	quietFor    = 50 * time.Millisecond // how long a moment without a change is waited for
 	readTimeout = 200 * time.Millisecond
 	readPause   = time.Millisecond
 )
@@ -48,35 +50,37 @@ type Block struct {
 	Size, Requested uint64 // bytes
 }
 
-// State is the allocator at one instant.
+// State is the allocator, each block as it was at some moment between From and To. The times are on the reader's clock.
 type State struct {
-	From, To uint64 // the instant lies between these times, on the reader's clock
-	InUse    uint64 // bytes that the allocator itself counts as handed out; the sum of all Blocks' sizes
+	From, To uint64
+	// Counted is the time since which InUse was the allocator's count, until To. If it is From, all blocks are of one instant.
+	Counted  uint64
+	InUse    uint64 // bytes that the allocator itself counts as handed out; of one instant, the sum of all Blocks' sizes
 	Reserved uint64 // bytes of its regions, which it took from the driver or from the system
 	Blocks   []Block
 }
 
-// Read reads the allocator while the process runs. now is the clock of State.From and State.To. Read repeats until one copy was made
-// without a change, for at most 200 ms. Errors wrap ErrUnknownLayout, ErrChanged, an error of package process or, if ctx
-// ended the reading, its cause.
+// Read reads the allocator while the process runs. now is the clock of the State. Read repeats until one copy was made without a
+// change. An allocator that leaves no such moment within 50 ms is read while it changes. Read takes at most 200 ms. Errors wrap
+// ErrUnknownLayout, ErrChanged, an error of package process or, if ctx ended the reading, its cause.
 func (a *Allocator) Read(ctx context.Context, now func() uint64) (*State, error) {
-	for end := time.Now().Add(readTimeout); ; time.Sleep(readPause) {
-		s, err := a.attempt(now)
+	for begun := time.Now(); ; time.Sleep(readPause) {
+		s, err := a.attempt(now, time.Since(begun) > quietFor)
 		switch {
 		case err == nil:
 			return s, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case time.Now().After(end):
+		case time.Since(begun) > readTimeout:
 			return nil, fmt.Errorf("read the BFC allocator at %#x: %w", a.object, err)
 		}
 	}
 }
 
-// attempt reads once, with the place that was proved before or else with each place that is possible.
-func (a *Allocator) attempt(now func() uint64) (*State, error) {
+// attempt reads once, with the place that was proved before or else with each place that is possible. busy: it may change meanwhile.
+func (a *Allocator) attempt(now func() uint64, busy bool) (*State, error) {
 	if a.known != (layout{}) {
-		s, err := a.copy(a.known, now)
+		s, err := a.copy(a.known, now, busy)
 		if err != nil && !errors.Is(err, ErrChanged) {
 			err = fmt.Errorf("%w: %w", ErrChanged, err)
 		}
@@ -89,7 +93,7 @@ func (a *Allocator) attempt(now func() uint64) (*State, error) {
 	}
 	why := fmt.Errorf("%w: no list of chunks", ErrUnknownLayout)
 	for i, l := range layouts(object[:n]) {
-		s, err := a.copy(l, now)
+		s, err := a.copy(l, now, busy)
 		switch {
 		case err == nil:
 			a.known = l
@@ -105,8 +109,9 @@ func (a *Allocator) attempt(now func() uint64) (*State, error) {
 
 // copy reads the allocator at one instant. The allocator changes a chunk under its mutex, and with it bytes_in_use, the next id or the
 // list of unused chunks. If these are the same before and after the chunks are copied, and nobody holds the mutex, then the copy is
-// the state at the second look.
-func (a *Allocator) copy(l layout, now func() uint64) (*State, error) {
+// the state at the second look. Otherwise, if busy is set, it is a state that changes: see image.pieces.
+func (a *Allocator) copy(l layout, now func() uint64, busy bool) (*State, error) {
+	begun := now()
 	before, err := a.head(l)
 	if err != nil {
 		return nil, err
@@ -115,20 +120,28 @@ func (a *Allocator) copy(l layout, now func() uint64) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	from := now()
+	counted := now()
+	from := counted
 	after, err := a.head(l)
 	if err != nil {
 		return nil, err
 	}
 	to := now()
-	if before.held() || after.held() || before.Fields != after.Fields {
-		return nil, ErrChanged
+	still := !before.held() && before.Fields == after.Fields
+	var s *State
+	switch {
+	case !after.held() && still:
+		s, err = i.prove()
+	case !after.held() && busy:
+		s, err = i.pieces(after)
+		from = begun
+	default:
+		err = ErrChanged
 	}
-	s, err := i.prove()
 	if err != nil {
 		return nil, err
 	}
-	s.From, s.To = from, to
+	s.From, s.Counted, s.To = from, counted, to
 	return s, nil
 }
 

@@ -108,7 +108,8 @@ func TestRead(t *testing.T) {
 			s, err := a.Read(t.Context(), clock())
 			require.NoError(t, err)
 			require.Equal(t, s.From+1, s.To)
-			s.From, s.To = 0, 0
+			require.Equal(t, s.From, s.Counted)
+			s.From, s.Counted, s.To = 0, 0, 0
 			require.Equal(t, &State{InUse: 1536, Reserved: 4608, Blocks: []Block{
 				{Addr: 0x7000_0000, Size: 1024, Requested: 1000}, {Addr: 0x7100_0000, Size: 512, Requested: 512},
 			}}, s)
@@ -125,6 +126,7 @@ func TestCorrupt(t *testing.T) {
 	field := func(at int, values ...uint64) func(m *made) {
 		return func(m *made) { copy(m.head.Fields[at:], values) }
 	}
+	overlap := func(m *made) { m.region[1] = [4]uint64{0x7000_0800, 512, 0x7000_0a00, 3} }
 	for why, spoil := range map[string]func(m *made){
 		"chunk 0 does not begin it":                                   chunk(0, chunkPtr, 0x7000_0400),
 		"chunk 1 does not follow chunk 0":                             chunk(1, chunkPrev, 3),
@@ -144,14 +146,14 @@ func TestCorrupt(t *testing.T) {
 		"bad address":                                                 field(3, 0x90000, 0x90000+256, 0x90000+256),
 		"unexpected EOF":                                              field(3, chunksAt, chunksAt+512, chunksAt+512),
 		"no region can be 4095 bytes at 0x70000000":                   func(m *made) { m.region[0][1]-- },
-		"no region can be 512 bytes at 0x70000800":                    func(m *made) { m.region[1][0], m.region[1][2] = 0x7000_0800, 0x7000_0a00 },
+		"no region can be 512 bytes at 0x70000800":                    overlap,
 	} {
 		m := newMade(common)
 		spoil(m)
 		a := New(m.memory(), objectAt)
-		_, err := a.copy(common, clock())
+		_, err := a.copy(common, clock(), false)
 		require.ErrorContains(t, err, why)
-		_, err = a.attempt(clock())
+		_, err = a.attempt(clock(), false)
 		require.ErrorIs(t, err, ErrUnknownLayout, why)
 		require.Zero(t, a.known)
 	}
@@ -164,7 +166,7 @@ func TestWrongStride(t *testing.T) {
 		for _, region := range regionSizes {
 			for more := range 2 {
 				l := layout{headAt, stride, region, more}
-				_, err := a.copy(l, clock())
+				_, err := a.copy(l, clock(), false)
 				require.Equal(t, l == common, err == nil, "%+v: %v", l, err)
 			}
 		}
@@ -208,12 +210,70 @@ func TestChanging(t *testing.T) {
 		},
 	} {
 		a := New(&changing{made: newMade(common), look: look}, objectAt)
-		_, err := a.attempt(clock())
+		_, err := a.attempt(clock(), false)
 		require.ErrorIs(t, err, ErrChanged, name)
 		s, err := a.Read(t.Context(), clock())
 		require.NoError(t, err, name)
 		require.EqualValues(t, 1024, s.InUse, name)
 		require.Len(t, s.Blocks, 1, name)
+	}
+}
+
+// newBusy is one region of 400 chunks of 256 B, all in use but the last.
+func newBusy() *made {
+	m := &made{layout: common, region: [][4]uint64{{0x7000_0000, 400 * 256, 0x7000_0000 + 400*256, 0}}}
+	for n := range uint64(400) {
+		m.chunks = append(m.chunks, [6]uint64{256, 200, n + 1, 0x7000_0000 + 256*n, n - 1, n + 1})
+	}
+	m.chunks[399][chunkNext/8], m.chunks[399][chunkID/8] = none, noID
+	m.head.Fields[6] = none
+	copy(m.head.Fields[7:], []uint64{1000, 999, 399 * 256})
+	return m
+}
+
+// TestNeverStill: an allocator that never stands still is read as it changes, after some time and if nearly all of it goes together.
+func TestNeverStill(t *testing.T) {
+	work := func(n int, m *made) { // it takes the last chunk, and frees it
+		m.head.Fields[7]++
+		m.chunks[399][chunkID/8], m.head.Fields[9] = m.head.Fields[7]-1, 400*256
+		if n%2 == 0 {
+			m.chunks[399][chunkID/8], m.head.Fields[9] = noID, 399*256
+		}
+	}
+	a := New(&changing{made: newBusy(), look: work}, objectAt)
+	_, err := a.attempt(clock(), false)
+	require.ErrorIs(t, err, ErrChanged)
+	s, err := a.Read(t.Context(), clock())
+	require.NoError(t, err)
+	require.Equal(t, common, a.known)
+	require.Less(t, s.From, s.Counted)
+	require.Less(t, s.Counted, s.To)
+	require.GreaterOrEqual(t, len(s.Blocks), 399)
+	require.EqualValues(t, 400*256, s.Reserved)
+	require.Equal(t, Block{0x7000_0000, 256, 200}, s.Blocks[0])
+
+	for name, spoil := range map[string]func(m *made){
+		"chunks apart": func(m *made) {
+			for n := range 5 {
+				m.chunks[n][chunkPrev/8] = 77
+			}
+		},
+		"another list of chunks": func(m *made) { m.head.Fields[3] = chunksAt + 64 },
+		"another count":          func(m *made) { m.head.Fields[9] = 1 << 40 },
+		"locked":                 func(m *made) { m.head.Mutex = mutexWriter },
+	} {
+		m := newBusy()
+		a := New(&changing{made: m, look: func(n int, m *made) {
+			work(n, m)
+			if n == 1 { // the look behind the copy
+				spoil(m)
+			}
+		}}, objectAt)
+		if name == "chunks apart" {
+			spoil(m)
+		}
+		_, err := a.copy(common, clock(), true)
+		require.ErrorIs(t, err, ErrChanged, name)
 	}
 }
 
@@ -261,7 +321,7 @@ func FuzzRead(f *testing.F) {
 			value := []uint64{0, 1, 2, 3, none, rng.Uint64(), rng.Uint64N(1 << 13), chunksAt, 0x7000_0000}[rng.IntN(9)]
 			binary.LittleEndian.PutUint64(word, value)
 		}
-		s, err := New(image, objectAt).attempt(clock())
+		s, err := New(image, objectAt).attempt(clock(), false)
 		if err != nil {
 			return
 		}

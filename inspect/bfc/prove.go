@@ -53,6 +53,47 @@ func (i *image) prove() (*State, error) {
 	return s, nil
 }
 
+// pieces returns the state of an allocator that changed while it was copied; after is its head behind the copy. A chunk that no call
+// took or freed meanwhile is in the copy as it is, and whoever knows the calls decides about the others. The blocks of both together
+// add up to the count, which proves them. The layout is believed if nearly every chunk in use meets its neighbour.
+func (i *image) pieces(after head) (*State, error) {
+	if i.head.regions() != after.regions() || i.head.chunks().begin != after.chunks().begin {
+		return nil, ErrChanged
+	}
+	s, sum, apart := &State{InUse: after.inUse(i.layout)}, uint64(0), 0
+	for _, r := range i.regions {
+		s.Reserved += r.size
+	}
+	for at := uint64(0); at < uint64(len(i.chunks)); at += i.layout.stride {
+		c := i.chunks[at:]
+		b := Block{Addr: word(c, chunkPtr), Size: word(c, chunkSize), Requested: word(c, chunkRequested)}
+		if word(c, chunkID) == noID {
+			continue
+		}
+		if word(c, chunkID) >= after.nextID(i.layout) || b.Requested > b.Size || b.Size > s.Reserved || !i.meets(c, at/i.layout.stride) {
+			apart++
+		}
+		s.Blocks, sum = append(s.Blocks, b), sum+b.Size
+	}
+	if apart*mostApart > len(s.Blocks) || sum/2 > s.InUse || s.InUse/2 > sum {
+		return nil, ErrChanged
+	}
+	return s, nil
+}
+
+// mostApart is the share of chunks, 1/mostApart, that may be apart from their neighbours because they are just being changed.
+const mostApart = 100
+
+// meets reports whether a chunk with a number and the next one are neighbours.
+func (i *image) meets(c []byte, number uint64) bool {
+	next := word(c, chunkNext)
+	if next >= uint64(len(i.chunks))/i.layout.stride {
+		return next == none
+	}
+	other := i.chunks[next*i.layout.stride:]
+	return word(other, chunkPrev) == number && word(other, chunkPtr) == word(c, chunkPtr)+word(c, chunkSize)
+}
+
 // walk visits the chunks of a region and adds those in use to the state.
 func (i *image) walk(s *State, r region) error {
 	number, before := r.first, none

@@ -5,10 +5,13 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/allocator"
@@ -23,7 +26,7 @@ const maxPools = 1024
 // pools is the BFC allocators of a process. Events name them: each contains the address of its allocator's object.
 type pools struct {
 	mu    sync.Mutex
-	list  []pool
+	list  []*pool
 	using sync.Mutex // held while the allocators are read
 }
 
@@ -32,6 +35,7 @@ type pool struct {
 	object uint64
 	device event.Device // of the allocator, as in its events
 	reader *bfc.Allocator
+	took   time.Duration // by the last reading
 }
 
 // note adds the allocator of an event, if it is a new one.
@@ -44,12 +48,12 @@ func (s *pools) note(m process.Memory, e *event.Event) {
 		}
 	}
 	if len(s.list) < maxPools {
-		s.list = append(s.list, pool{e.Handle, e.Device, bfc.New(m, e.Handle)})
+		s.list = append(s.list, &pool{object: e.Handle, device: e.Device, reader: bfc.New(m, e.Handle)})
 	}
 }
 
 // all returns the allocators that events have named so far.
-func (s *pools) all() []pool {
+func (s *pools) all() []*pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.list[:len(s.list):len(s.list)]
@@ -61,8 +65,12 @@ func (s *pools) read(ctx context.Context, pid int, out *reconcile.State) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	devices, unread := []event.Observation{}, map[event.Device]bool{}
-	for _, p := range s.all() {
+	list := slices.Clone(s.all())
+	slices.SortStableFunc(list, func(x, y *pool) int { return cmp.Compare(y.took, x.took) }) // so that the times of the counts are close
+	for _, p := range list {
+		begun := time.Now()
 		state, err := p.reader.Read(ctx, bootTime)
+		p.took = time.Since(begun)
 		switch {
 		case errors.Is(err, bfc.ErrChanged), ctx.Err() != nil:
 			return err
@@ -89,10 +97,10 @@ func addPool(list []event.Observation, pid int, device event.Device, s *bfc.Stat
 		}
 	}
 	if o == nil {
-		list = append(list, event.Observation{PID: uint32(pid), Device: device, From: s.From})
+		list = append(list, event.Observation{PID: uint32(pid), Device: device, From: s.From, Counted: s.Counted})
 		o = &list[len(list)-1]
 	}
-	o.From, o.To = min(o.From, s.From), max(o.To, s.To)
+	o.From, o.Counted, o.To = min(o.From, s.From), min(o.Counted, s.Counted), max(o.To, s.To)
 	o.Allocated, o.Reserved, o.Allocators = o.Allocated+s.InUse, o.Reserved+s.Reserved, o.Allocators+1
 	if device.Physical().Type == event.DeviceCPU {
 		o.Reserved = event.Unknown // no event shows when an allocator of host memory takes more

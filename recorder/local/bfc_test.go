@@ -87,6 +87,8 @@ func TestPools(t *testing.T) {
 	}, gpu.Blocks)
 	require.Equal(t, []any{bfcHost, uint64(1024), event.Unknown}, []any{host.Device, host.Allocated, host.Reserved})
 
+	require.Equal(t, []bool{true, true}, []bool{gpu.From <= gpu.Counted, gpu.Counted <= gpu.To})
+
 	s.note(image, &event.Event{Handle: 0x50000, Device: bfcGPU})
 	out = &reconcile.State{}
 	require.NoError(t, s.read(t.Context(), 7, out))

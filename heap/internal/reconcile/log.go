@@ -83,7 +83,7 @@ func (l *Log) Total(o *event.Observation) (uint64, error) {
 		switch {
 		case c.time > o.To:
 			total += c.bytes
-		case c.time >= o.From:
+		case c.time >= max(o.From, o.Counted):
 			return 0, fmt.Errorf("an event of %+d B came during the observation", c.bytes)
 		}
 	}

@@ -22,7 +22,8 @@ func TestLog(t *testing.T) {
 	logs := Logs{}
 	l := logs.At(silent)
 	for _, e := range []*event.Event{
-		made(9, event.KindAlloc, 1, 1000), made(13, event.KindAlloc, 2, 30), made(14, event.KindFree, 1, 10), made(15, event.KindFree, 3, event.Unknown),
+		made(9, event.KindAlloc, 1, 1000), made(13, event.KindAlloc, 2, 30),
+		made(14, event.KindFree, 1, 10), made(15, event.KindFree, 3, event.Unknown),
 		made(16, event.KindOutOfMemory, 0, 99),
 	} {
 		require.True(t, l.Note(e))
@@ -34,16 +35,19 @@ func TestLog(t *testing.T) {
 		from, to, allocated uint64
 		want                uint64
 		why                 string
+		counted             uint64
 	}{
-		{10, 12, 100, 120, ""},
-		{10, 13, 100, 0, "an event of +30 B came during the observation"},
-		{9, 12, 100, 0, "an event of +1000 B came during the observation"},
-		{14, 14, 100, 0, "an event of -10 B came during the observation"},
-		{17, 18, 100, 100, ""},
-		{10, 12, 0, 20, ""},
-		{10, 12, u, 0, "the allocator's total moved"},
+		{from: 8, to: 12, counted: 10, allocated: 100, want: 120},
+		{from: 8, to: 12, counted: 9, allocated: 100, why: "an event of +1000 B came during the observation"},
+		{10, 12, 100, 120, "", 0},
+		{10, 13, 100, 0, "an event of +30 B came during the observation", 0},
+		{9, 12, 100, 0, "an event of +1000 B came during the observation", 0},
+		{14, 14, 100, 0, "an event of -10 B came during the observation", 0},
+		{17, 18, 100, 100, "", 0},
+		{10, 12, 0, 20, "", 0},
+		{10, 12, u, 0, "the allocator's total moved", 0},
 	} {
-		got, err := l.Total(&event.Observation{From: tt.from, To: tt.to, Allocated: tt.allocated})
+		got, err := l.Total(&event.Observation{From: tt.from, To: tt.to, Allocated: tt.allocated, Counted: tt.counted})
 		require.Equal(t, tt.want, got)
 		if tt.why != "" {
 			require.EqualError(t, err, tt.why)
