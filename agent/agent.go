@@ -53,6 +53,7 @@ type Agent struct {
 	failed  chan failed   // receives failed requests for memory
 
 	failures failures
+	access   *access // nil: every request may see everything
 
 	mu       sync.Mutex
 	recorder *recorder.Recorder // nil: it is starting
@@ -88,6 +89,9 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 		return nil, err
 	}
 	if a.pushers, err = newPushers(c.Push, log); err != nil {
+		return nil, err
+	}
+	if a.access, err = newAccess(c.Access, log); err != nil {
 		return nil, err
 	}
 	if k := &c.Kubernetes; k.Names {
@@ -381,6 +385,10 @@ func (o *observer) Attached(p *recorder.Process) {
 	a := o.agent
 	a.counts.attached.Add(1)
 	t := newTarget(p)
+	if own, err := process.Open(p.PID()); err == nil {
+		t.start = own.StartTime
+		t.setNamespace(a.labeler.namespace(own.Cgroups()))
+	}
 	a.mu.Lock()
 	a.targets[p], a.used = t, true
 	for key := range a.pending {

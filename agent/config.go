@@ -30,6 +30,8 @@ type Config struct {
 	WebConfigFile string `yaml:"web_config_file"`
 	// AllowInsecure serves an address that others can reach without TLS or authentication.
 	AllowInsecure bool `yaml:"allow_insecure"`
+	// Access are the tokens with which requests see processes. Empty: every request sees all.
+	Access []AccessConfig `yaml:"access"`
 	// Advertise is the address that service discovery returns. Empty: the one at which it was asked.
 	Advertise string `yaml:"advertise"`
 
@@ -210,6 +212,9 @@ func (c *Config) check() error {
 		if err := c.Webhooks[i].check(); err != nil {
 			return fmt.Errorf("webhooks, number %d: %w", i+1, err)
 		}
+	}
+	if err := c.checkAccess(); err != nil {
+		return err
 	}
 	names := map[string]bool{}
 	for i := range c.Push {

@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -31,8 +32,9 @@ type failure struct {
 	Ended     *time.Time `json:"ended"` // when the process ended; nil: it runs
 	*summary             // nil: too many requests failed at once to compute it
 
-	process *recorder.Process
-	allocs  uint64 // number of allocations before it
+	process   *recorder.Process
+	allocs    uint64 // number of allocations before it
+	namespace string // as target.namespace
 }
 
 const (
@@ -69,6 +71,7 @@ func (a *Agent) fail(e *recorder.OutOfMemory) {
 	f := &failure{
 		Node: a.labeler.node, PID: p.PID(), Program: p.Script(), Labels: p.Labels(), Failed: m.Time, Device: e.Device.String(),
 		Requested: e.Bytes, Line: lineName(e.Site), process: p, allocs: allocationsOf(m.Totals()),
+		namespace: t.namespace(),
 	}
 	f.Text = fmt.Sprintf("a request for %s at %s failed", size.Text(f.Requested), f.Line)
 	a.failures.add(f)
@@ -161,13 +164,13 @@ func (l *failures) forget() {
 	}
 }
 
-// all returns the failed requests of the processes that were asked for, the newest first.
-func (l *failures) all(r *http.Request) []failure {
+// all returns the failed requests of the processes that were asked for and that a request may see, the newest first.
+func (l *failures) all(query url.Values, g *grant) []failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := []failure{}
 	for _, f := range slices.Backward(l.last) {
-		if matches(f.Labels, f.PID, r.URL.Query()) {
+		if g.sees(f.namespace) && matches(f.Labels, f.PID, query) {
 			out = append(out, *f)
 		}
 	}
@@ -189,5 +192,5 @@ func (a *Agent) serveFailures(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, struct {
 		Version  string    `json:"version"`
 		Failures []failure `json:"failures"`
-	}{a.version, a.failures.all(r)})
+	}{a.version, a.failures.all(r.URL.Query(), a.grantOf(r))})
 }

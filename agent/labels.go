@@ -66,6 +66,19 @@ func (l *labeler) labels(pid int, about *process.About, cgroups string, uid int)
 	return out, keep, complete
 }
 
+// namespace returns the namespace of the pod that a control group belongs to. Empty: it belongs to none, or it is not known yet.
+func (l *labeler) namespace(cgroups string) string {
+	at := place.Find(cgroups, nil, nil)
+	if l.names == nil || at.Pod == "" {
+		return ""
+	}
+	p := l.names.Pod(at.Pod)
+	if p == nil {
+		return ""
+	}
+	return p.Namespace
+}
+
 // addPod adds what is known of the process's pod. It reports whether nothing is missing.
 func (l *labeler) addPod(all map[string]string, at *place.Place) bool {
 	const meta = reserved + "meta_kubernetes_"

@@ -356,8 +356,8 @@ func (a *Agent) registry(ctx context.Context, chose func(*target) bool) *prometh
 // serveMetrics answers a scrape.
 func (a *Agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	var chose func(*target) bool
-	if filtered(r) {
-		chose = func(t *target) bool { return t.matches(r.URL.Query()) }
+	if filtered(r) || !a.grantOf(r).all {
+		chose = a.shows(r)
 	}
 	o := promhttp.HandlerOpts{EnableOpenMetrics: true, EnableOpenMetricsTextCreatedSamples: true, ErrorHandling: promhttp.ContinueOnError}
 	promhttp.HandlerFor(a.registry(r.Context(), chose), o).ServeHTTP(w, r)

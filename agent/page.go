@@ -75,7 +75,7 @@ func (a *Agent) serveIndex(w http.ResponseWriter, r *http.Request) {
 		Node     string
 		Targets  []pageTarget
 		Failures []failure
-	}{Node: a.labeler.node, Failures: a.failures.all(r)}
+	}{Node: a.labeler.node, Failures: a.failures.all(r.URL.Query(), a.grantOf(r))}
 	for _, t := range a.chosen(r) {
 		in.Targets = append(in.Targets, newPageTarget(t))
 	}

@@ -36,6 +36,9 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	if err := web.Validate(a.config.WebConfigFile); err != nil {
 		return nil, fmt.Errorf("web_config_file: %w", err)
 	}
+	if err := a.config.checkWeb(); err != nil {
+		return nil, err
+	}
 	l, err := net.Listen("tcp", a.config.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -64,18 +67,27 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 // Handler returns the handler of everything that the agent serves.
 func (a *Agent) Handler() http.Handler {
 	m := http.NewServeMux()
-	m.HandleFunc("GET /metrics", a.serveMetrics)
-	m.HandleFunc("GET /debug/pprof/gpu_heap", a.profile(false))
-	m.HandleFunc("GET /debug/pprof/gpu_peak", a.profile(true))
-	m.HandleFunc("GET /debug/pprof/gpu_allocs", a.allocations)
-	m.HandleFunc("GET /api/v1/targets", a.serveTargets)
-	m.HandleFunc("GET /api/v1/failures", a.serveFailures)
-	m.HandleFunc("GET /sd", a.serveDiscovery)
-	m.HandleFunc("GET /target", a.servePage)
-	m.HandleFunc("GET /{$}", a.serveIndex)
-	m.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") })
-	m.HandleFunc("GET /-/ready", a.serveReady)
-	return m
+	for path, serve := range a.routes() {
+		m.HandleFunc("GET "+path, serve)
+	}
+	return a.authorize(m)
+}
+
+// routes are the paths that are served. What shows a process asks shows or grantOf whether it may.
+func (a *Agent) routes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"/metrics":                a.serveMetrics,
+		"/debug/pprof/gpu_heap":   a.profile(false),
+		"/debug/pprof/gpu_peak":   a.profile(true),
+		"/debug/pprof/gpu_allocs": a.allocations,
+		"/api/v1/targets":         a.serveTargets,
+		"/api/v1/failures":        a.serveFailures,
+		"/sd":                     a.serveDiscovery,
+		"/target":                 a.servePage,
+		"/{$}":                    a.serveIndex,
+		"/-/healthy":              func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") },
+		"/-/ready":                a.serveReady,
+	}
 }
 
 func (a *Agent) serveReady(w http.ResponseWriter, r *http.Request) {
@@ -125,9 +137,16 @@ func (t *target) matches(query url.Values) bool {
 	return matches(t.process.Labels(), t.process.PID(), query)
 }
 
-// chosen returns the targets that a request asks for.
+// shows returns whether a request asks for a target and may see it.
+func (a *Agent) shows(r *http.Request) func(*target) bool {
+	g, query := a.grantOf(r), r.URL.Query()
+	return func(t *target) bool { return g.sees(t.namespace()) && t.matches(query) }
+}
+
+// chosen returns the targets that a request asks for and may see.
 func (a *Agent) chosen(r *http.Request) []*target {
-	return slices.DeleteFunc(a.all(), func(t *target) bool { return !t.matches(r.URL.Query()) })
+	shows := a.shows(r)
+	return slices.DeleteFunc(a.all(), func(t *target) bool { return !shows(t) })
 }
 
 // profile serves the live memory of the chosen targets in the format of pprof.

@@ -27,6 +27,7 @@ import (
 type target struct {
 	process *recorder.Process
 	began   time.Time
+	start   uint64 // process.Process.StartTime; 0: not known
 
 	// In the goroutine of summarize:
 	next     time.Time           // when the next summary is due
@@ -41,6 +42,24 @@ type target struct {
 	peak    uint64 // highest peak in the dataset, bytes
 	found   *recorder.Found
 	summary *summary // nil: not made yet
+	space   string   // see namespace
+}
+
+// namespace returns the namespace of the process's pod, by its control group and the API server, whatever its labels are. Empty: it is in
+// no pod, or the API server has not answered yet.
+func (t *target) namespace() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.space
+}
+
+// setNamespace sets the namespace unless it is known: a process stays in its pod.
+func (t *target) setNamespace(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.space == "" {
+		t.space = name
+	}
 }
 
 // newTarget is called in the goroutine of the recorder.
@@ -158,11 +177,13 @@ func (a *Agent) summarizeOne(ctx context.Context, t *target) time.Duration {
 // relabel adds names that have become known to the labels of a target.
 func (a *Agent) relabel(t *target) {
 	p, err := process.Open(t.process.PID())
-	if err != nil {
+	if err != nil || p.StartTime != t.start { // another process has its id
 		return
 	}
 	uid, _ := p.UID()
-	labels, keep, complete := a.labeler.labels(p.PID, p.About(), p.Cgroups(), uid)
+	cgroups := p.Cgroups()
+	labels, keep, complete := a.labeler.labels(p.PID, p.About(), cgroups, uid)
+	t.setNamespace(a.labeler.namespace(cgroups)) // known, if the labels are complete
 	if t.complete = complete; keep {
 		t.process.SetLabels(labels)
 	}

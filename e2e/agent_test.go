@@ -101,11 +101,12 @@ func freeAddress(t *testing.T) string {
 type nodeAgent struct {
 	*command
 	address string
+	token   string // empty: none is sent
 }
 
 func startAgent(t *testing.T, dir, address string) *nodeAgent {
 	t.Helper()
-	a := &nodeAgent{newCommand(t), address}
+	a := &nodeAgent{command: newCommand(t), address: address}
 	a.cmd.Args = []string{env.binary, "agent", "--config", filepath.Join(dir, "agent.yaml")}
 	a.start(t)
 	return a
@@ -113,7 +114,14 @@ func startAgent(t *testing.T, dir, address string) *nodeAgent {
 
 // get asks the agent; empty when it does not answer.
 func (a *nodeAgent) get(path string) string {
-	response, err := http.Get("http://" + a.address + path)
+	request, err := http.NewRequest(http.MethodGet, "http://"+a.address+path, nil)
+	if err != nil {
+		return ""
+	}
+	if a.token != "" {
+		request.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return ""
 	}
@@ -183,12 +191,11 @@ func TestAgent(t *testing.T) {
 
 	a.until(t, "/metrics", `gputrace_agent_dataset_rows_total\{outcome="written"\} [1-9]`)
 	eventually(t, "the dataset agrees with PyTorch", func() bool { return asksDataset(t, filepath.Join(dir, "dataset"), want) })
-	require.NoError(t, a.cmd.Process.Kill())
-	<-a.exited
-	a = startAgent(t, dir, address)
+	a = a.killAndStart(t, dir, config)
 	metrics = a.until(t, "/metrics", `gputrace_live_bytes\{`)
 	require.Equal(t, want["gputrace_live_bytes"], ofPod(t, metrics, "gputrace_live_bytes"), "from the first scrape")
 	require.Equal(t, want["gputrace_reserved_bytes"], ofPod(t, metrics, "gputrace_reserved_bytes"))
+	t.Run("Access", a.checkAccess)
 	p.touch(t, "hold")
 	p.wait(t)
 	require.NotContains(t, a.until(t, "/metrics", `gputrace_agent_targets 0\n`), "train-0")
