@@ -155,19 +155,19 @@ func (s *Sender) deliver(ctx context.Context, m []byte) {
 	for try := 1; ; try++ {
 		r := s.post(ctx, m)
 		if r.err == nil {
-			s.sent.Add(1)
-			s.sentBytes.Add(uint64(len(m)))
-			s.rejected.Add(r.rejected)
 			if s.failing {
 				s.failing = false
 				s.o.Log.Info("messages are delivered again", s.o.Kind, s.o.Name)
 			}
+			s.sentBytes.Add(uint64(len(m)))
+			s.rejected.Add(r.rejected)
+			s.sent.Add(1) // last, so that Counts never has it without the others
 			return
 		}
 		if !r.again || try >= s.o.MaxTries {
 			s.failing = true
-			s.failed.Add(1)
 			s.o.Log.Warn("a message was not delivered", s.o.Kind, s.o.Name, "error", r.err, "attempts", try)
+			s.failed.Add(1)
 			return
 		}
 		wait := jittered(pause)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -191,7 +194,7 @@ func TestHangs(t *testing.T) {
 			case <-end:
 			}
 		}))
-		s := sendTo(t, Destination{URL: server.URL}, func(o *Options) { o.Timeout, o.Newest = 100*time.Millisecond, true })
+		s := sendTo(t, Destination{URL: server.URL}, func(o *Options) { o.Timeout, o.Newest = 200*time.Millisecond, true })
 		s.run()
 		s.Add([]byte("0"))
 		<-asked // it is no longer in the queue
@@ -206,41 +209,60 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestGoesAway: a server that ends while messages wait gets them when it is back, at the same address.
-func TestGoesAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// bound returns a socket with a port of its own at which nothing listens yet: connections are refused, and no other program gets the port.
+func bound(t *testing.T) (fd int, address string) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	return fd, fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
+}
+
+// closing closes the first connections at once.
+type closing struct {
+	net.Listener
+	left atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (l *closing) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || l.left.Add(-1) < 0 {
+			return c, err
+		}
+		_ = c.Close()
+	}
+}
+
+// TestGoesAway: a message for a server that is not there, or that closes connections, is delivered once the server answers.
+func TestGoesAway(t *testing.T) {
+	fd, address := bound(t)
 	s := sendTo(t, Destination{URL: "http://" + address + "/secret-path"}, func(o *Options) { o.MaxTries = 10_000 })
 	s.run()
 	s.Add([]byte("early"))
-	s.until(func(n Counts) bool { return n.Retries > 2 })
+	before := s.until(func(n Counts) bool { return n.Retries > 2 }).Retries
 	require.Contains(t, s.logged(), "connection refused")
 
-	// One that accepts and closes at once.
-	l, err = net.Listen("tcp", address)
+	require.NoError(t, syscall.Listen(fd, 16))
+	file := os.NewFile(uintptr(fd), "listener")
+	l, err := net.FileListener(file)
 	require.NoError(t, err)
-	before := s.Counts().Retries
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_ = c.Close()
-		}
-	}()
-	s.until(func(n Counts) bool { return n.Retries > before+3 })
-	require.NoError(t, l.Close())
+	require.NoError(t, file.Close())
 	back := &answers{statuses: []int{http.StatusOK}, header: http.Header{}}
-	l, err = net.Listen("tcp", address)
-	require.NoError(t, err)
-	server := &http.Server{Handler: back, ReadHeaderTimeout: time.Second}
-	go func() { _ = server.Serve(l) }()
-	t.Cleanup(func() { _ = server.Close() })
-	s.until(func(n Counts) bool { return n.Sent == 1 })
-	require.Equal(t, "early", back.bodies[0])
+	away := &closing{Listener: l}
+	away.left.Store(4)
+	back.Server = &httptest.Server{Listener: away, Config: &http.Server{Handler: back, ReadHeaderTimeout: time.Second}}
+	back.Start()
+	t.Cleanup(back.Close)
+	n := s.until(func(n Counts) bool { return n.Sent == 1 })
+	require.GreaterOrEqual(t, n.Retries, before+4)
+	back.CloseClientConnections()
+	s.Add([]byte("late"))
+	s.until(func(n Counts) bool { return n.Sent == 2 })
+	require.Equal(t, []string{"early", "late"}, back.bodies)
 	for _, secret := range []string{address, "127.0.0.1", "secret-path"} {
 		require.NotContains(t, s.logged(), secret)
 	}
