@@ -94,13 +94,9 @@ func (g *grouping) split(entries []view.Row) []view.Row {
 	for i := range open {
 		e := &open[i]
 		l := lines[site(e)]
-		kept, waste := *e, *e
-		kept.Bytes = min(max(e.Bytes, 0), int64(l.Kept))
+		kept, waste := parted(*e, min(max(e.Bytes, 0), int64(l.Kept)))
 		l.Kept -= uint64(kept.Bytes)
-		if e.Bytes > 0 {
-			kept.Blocks = e.Blocks * uint64(kept.Bytes) / uint64(e.Bytes)
-		}
-		waste.Bytes, waste.Blocks, waste.Holder = e.Bytes-kept.Bytes, e.Blocks-kept.Blocks, l.Holder
+		waste.Holder = l.Holder
 		if kept.Bytes > 0 {
 			out = append(out, kept)
 		}

@@ -39,8 +39,9 @@ type grouping struct {
 
 	read     map[string]string // as Input.Read, of sites that have about as much as when it was read
 	claimed  map[claimKey]*leaks.Finding
-	inferred bool         // some of the garbage is known only by its line
-	guessed  map[int]bool // entries that are garbage because of their line
+	inferred bool               // some of the garbage is known only by its line
+	guessed  map[int]bool       // entries that are garbage because of their line
+	beyond   map[*view.Row]bool // entries of growing lines that are no part of the growth
 }
 
 // group is the entries of one row.
@@ -53,17 +54,23 @@ type group struct {
 func newGrouping(in *Input) *grouping {
 	g := &grouping{
 		in: in, leaks: in.Leaks, entries: in.View.Rows(), index: map[string]int{}, garbage: map[string]int64{}, guessed: map[int]bool{},
+		beyond: map[*view.Row]bool{},
 	}
 	if in.When == AtFailure && in.Before != nil {
 		g.leaks = in.Before
 	}
-	g.entries = g.split(g.entries)
+	g.group(g.entries)
+	return g
+}
+
+// group makes the rows of entries.
+func (g *grouping) group(entries []view.Row) {
+	g.entries = g.divide(g.split(entries))
 	g.readBefore()
 	g.claim(g.entries)
 	for i := range g.entries {
 		g.add(&g.entries[i], g.guessed[i])
 	}
-	return g
 }
 
 // leftOf is the part of a site's bytes in the last scan that must still be in use for the scan to name what is: a program
@@ -180,7 +187,7 @@ func knownHolder(name string) string {
 
 // finding returns the finding by which the memory of an entry grows; nil: none. Memory held by another variable is not part of it.
 func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
-	if g.leaks == nil || e.Layer == event.LayerHost.String() {
+	if g.leaks == nil || e.Layer == event.LayerHost.String() || g.beyond[e] {
 		return nil
 	}
 	var within *leaks.Finding // of any line, or of none if it is older than the recording

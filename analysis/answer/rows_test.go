@@ -28,10 +28,7 @@ func emptyView() *view.View { return view.New(&heap.Snapshot{}, nil, nil) }
 func rowsOf(in *Input, entries ...view.Row) (rows []Row, rest []Sum, total int64) {
 	in.View = emptyView()
 	g := newGrouping(in)
-	g.claim(entries)
-	for i := range entries {
-		g.add(&entries[i], g.guessed[i])
-	}
+	g.group(entries)
 	return g.rows()
 }
 

@@ -138,16 +138,17 @@ func (l *lifetimes) done(h *heap.Heap) {
 	}
 }
 
-// heldLine is blocks of one line, of one part, and of segments or not.
+// heldLine is blocks of one line and size class, of one part, and of segments or not. A line can keep small blocks and replace large ones.
 type heldLine struct {
 	part    int
 	own     int32
 	segment bool
+	class   uint8
 }
 
 func (l *lifetimes) lineOf(group uint32) heldLine {
 	g := &l.model.Groups[group]
-	return heldLine{g.Part, g.Own, g.Segment}
+	return heldLine{g.Part, g.Own, g.Segment, g.Class}
 }
 
 // newer is what holds the blocks of a line that were allocated after holders were read: what held most of those that were read. Lines of

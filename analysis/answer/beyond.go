@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+)
+
+// beyondShare: as much more than 1/beyondShare of a finding's growth its lines can have in use without a holder before a part of it
+// is not attributed to the growth. A step that is under way and the windows of the trend explain less.
+const beyondShare = 16
+
+// divide takes out of the rows of growing lines what is more than their growth: a line can also allocate what does not grow, in other
+// sizes or for another variable. Only memory without a holder is taken, since it can belong to either; what has the holder of the finding
+// counts first. It returns the rows with the parts that were taken out appended.
+func (g *grouping) divide(entries []view.Row) []view.Row {
+	if g.leaks == nil {
+		return entries
+	}
+	out := slices.Clone(entries)
+	var beyond []int
+	for i := range g.leaks.Findings {
+		f := &g.leaks.Findings[i]
+		if f.Holder == "" || f.Grown == 0 { // of no growth since a step, it is not known
+			continue
+		}
+		room, open := g.roomOf(f, out)
+		for _, k := range open {
+			whole, left := out[k], max(0, min(room, out[k].Bytes))
+			room -= left
+			switch {
+			case left == whole.Bytes:
+			case left == 0:
+				beyond = append(beyond, k)
+			default:
+				kept, rest := parted(whole, left)
+				out[k] = kept
+				out = append(out, rest)
+				beyond = append(beyond, len(out)-1)
+			}
+		}
+	}
+	for _, k := range beyond {
+		g.beyond[&out[k]] = true
+	}
+	return out
+}
+
+// roomOf returns how many bytes without a holder can belong to a finding, and the rows that have them, those with
+// blocks of the finding's size first; no rows if all of them can.
+func (g *grouping) roomOf(f *leaks.Finding, entries []view.Row) (room int64, open []int) {
+	room = int64(f.Grown)
+	most := room + room/beyondShare
+	for k := range entries {
+		e := &entries[k]
+		holder := knownHolder(e.Holder)
+		if e.Name == stacks.BeforeAttach || !slices.Contains(f.Stacks, e.StackID) || g.finding(e, holder) != f {
+			continue
+		}
+		if holder == "" {
+			open = append(open, k)
+		} else {
+			room -= e.Bytes
+		}
+		most -= e.Bytes
+	}
+	if room < 0 || most >= 0 { // of a line with more known memory than growth, nothing follows
+		return 0, nil
+	}
+	block := f.Bytes / f.Blocks
+	unlike := func(k int) float64 { return math.Abs(float64(entries[k].Bytes)/float64(entries[k].Blocks) - block) }
+	slices.SortStableFunc(open, func(x, y int) int { return cmp.Compare(unlike(x), unlike(y)) })
+	return room, open
+}
+
+// parted divides a row in two. The first part has the given number of bytes.
+func parted(e view.Row, bytes int64) (first, rest view.Row) {
+	first, rest = e, e
+	first.Bytes, rest.Bytes = bytes, e.Bytes-bytes
+	if e.Bytes > 0 {
+		first.Blocks = e.Blocks * uint64(bytes) / uint64(e.Bytes)
+	}
+	rest.Blocks = e.Blocks - first.Blocks
+	return first, rest
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+)
+
+// TestGrowingLineAllocatesOther: of the memory of a growing line that no reading found a holder for, no more than the growth belongs to
+// the row of the growth, and blocks of its size come first. The rest is not lost.
+func TestGrowingLineAllocatesOther(t *testing.T) {
+	const kept = "log.kept[0..6]"
+	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
+		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, Holder: kept, Stacks: []event.StackID{1},
+	}}}
+	of := func(holder string, bytes int64, blocks uint64) view.Row {
+		e := entry(1, bytes)
+		e.StackID, e.Holder, e.Blocks = 1, holder, blocks
+		return e
+	}
+	for name, c := range map[string]struct {
+		entries          []view.Row
+		want, wantBlocks int64
+	}{
+		"large blocks beside small ones": {[]view.Row{of(view.NoHolder, 9000, 3), of(kept, 700, 7), of(view.NoHolder, 300, 3)}, 1000, 10},
+		"a row of both":                  {[]view.Row{of(kept, 700, 7), of(view.NoHolder, 1200, 12)}, 1000, 10},
+		"a step is under way":            {[]view.Row{of(kept, 700, 7), of(view.NoHolder, 360, 3)}, 1060, 10},
+		"more is known than grew":        {[]view.Row{of(kept, 1200, 12), of(view.NoHolder, 300, 3)}, 1500, 15},
+		"other memory has a holder":      {[]view.Row{of(kept, 1000, 10), of("log.window[0..2]", 9000, 3)}, 1000, 10},
+	} {
+		rows, rest, total := rowsOf(&Input{Leaks: report}, c.entries...)
+		require.NotNil(t, rows[0].Finding, name)
+		require.Equal(t, c.want, rows[0].Bytes, name)
+		require.EqualValues(t, c.wantBlocks, rows[0].Blocks, name)
+		var other int64
+		for _, s := range rest {
+			other += s.Bytes
+		}
+		require.Equal(t, total, rows[0].Bytes+other, name)
+	}
+}
