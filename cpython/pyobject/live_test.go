@@ -134,7 +134,22 @@ limits = [[cache, cache.store, "store", 40, 50], [cache, cache.log, "log", 40, 6
     [memory, memory.few, "few", 40, 100000], [memory, memory.open, "open", 40, 0], [memory, memory.data, "data", 40, 0],
     [memory, memory.outputs, "outputs", 40, 0], [memory, memory.first, "first", 40, 0], [memory, memory.long, "long", 40, 400],
     [cache, cache.losses, "losses", 40, 0], [cache, cache.open, "open", 40, 0], [main, held, "held", 0, 0]]
-print(json.dumps({"limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
+def looped(a):
+    for x in a: x
+    for i, (y, z) in enumerate([(1, 2)] * 3): y, z
+    for n, value in {1: 2}.items(): value
+    for cell in a: lambda: cell
+    for spare["of"] in a: pass
+    for first, *rest in [(1, 2)]: pass
+    w, v = 1, 2
+spare = {}
+for a in [[1, 2], (1, 2), range(2), (1 for b in "ab")] * 100: looped(a)
+code = compile("for k, task in {}.items(): pass\nother = 1", "m", "exec")
+def by_name(code, names):
+    return [id(n) for n in sum((code.co_varnames, code.co_cellvars, code.co_names), ()) if n in names]
+loops = [[id(looped.__code__), by_name(looped.__code__, ["x", "i", "y", "z", "n", "value", "cell"])],
+    [id(code), by_name(code, ["k", "task"])]]
+print(json.dumps({"loops": loops, "limits": [[id(o), id(c), *rest] for o, c, *rest in limits],
     "ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
     "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
     "dicts": [{"id": id(d), "pairs": [[id(k), id(v)] for k, v in d.items()]} for d in (texts, numbers)],
@@ -158,6 +173,7 @@ type said struct {
 		Items []uint64
 	}
 	Limits []saidLimit
+	Loops  []saidLoops
 	Bounds [][3]uint64 // address, number of elements and the most that there may be; 0: no bound
 	Small  uint64      // a dictionary of few keys
 }
@@ -240,6 +256,7 @@ func TestObjects(t *testing.T) {
 			checkObjects(t, h, img, &s)
 			checkBounds(t, h, img, &s)
 			checkLimits(t, h, img, &s)
+			checkLoops(t, h, img, &s)
 		})
 	}
 }
@@ -325,6 +342,32 @@ func checkLimits(t *testing.T, h *Heap, img Image, s *said) {
 	}
 	_, _, ok := limits.Find(8, s.Kept, "kept")
 	require.False(t, ok, "no object")
+}
+
+// saidLoops is a code object with the names of the variables that its loops assign to.
+type saidLoops struct {
+	code  uint64
+	names []uint64
+}
+
+// UnmarshalJSON reads a list.
+func (s *saidLoops) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&s.code, &s.names})
+}
+
+// checkLoops reads which variables loops assign to: of a function that has run in its specialised forms, and of a module's code.
+func checkLoops(t *testing.T, h *Heap, img Image, s *said) {
+	t.Helper()
+	require.Len(t, s.Loops, 2)
+	for i, l := range s.Loops {
+		locals, names := h.LoopVariables(img, Activation{Code: l.code})
+		want := [2][]uint64{l.names, nil}
+		if i == 1 {
+			want = [2][]uint64{nil, l.names}
+		}
+		require.ElementsMatch(t, want[0], locals)
+		require.ElementsMatch(t, want[1], names)
+	}
 }
 
 // checkElements reads elements of lists, tuples and dictionaries one by one.

@@ -3,6 +3,7 @@
 package varpath
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -12,8 +13,9 @@ import (
 const someElements = "[…]"
 
 // Fit shortens a name to a width in characters, so that it still tells what to look for: the line goes first, then the function, then which
-// elements of the last attribute they are, then those of one container before it, then those of all before it, then what
-// lies between the variable and the last attribute, then the elements of all containers. It is Readable.
+// elements of the last attribute they are, then the keys of dictionaries except for their number, then the elements of one container before
+// it, then those of all before it, then what lies between the variable and the last attribute, then the elements of all containers. It is
+// Readable.
 func Fit(name string, width int) string {
 	return strings.ReplaceAll(shorten(name, width), anyOf+anyOf, anyOf)
 }
@@ -39,12 +41,12 @@ func shorten(name string, width int) string {
 			return short + anyOf
 		}
 	}
-	if e = starred(e); fits(join(e), width) {
-		return join(e)
-	}
-	last := lastAttribute(e)
-	if e := withoutLastIndices(e, last); fits(join(e), width) {
-		return join(e)
+	e = starred(e)
+	last, counted := lastAttribute(e), countedKeys(e)
+	for _, short := range [][]string{e, withoutLastIndices(e, last), counted, withoutLastIndices(counted, last)} {
+		if fits(join(short), width) {
+			return join(short)
+		}
 	}
 	if short := withoutOneIndex(e, last, width); short != "" {
 		return short
@@ -112,6 +114,17 @@ func withoutLastIndices(e []string, last int) []string {
 		return e
 	}
 	return slices.Concat(e[:last+1], []string{someElements})
+}
+
+// countedKeys says how many keys of dictionaries there are, where several are listed.
+func countedKeys(e []string) []string {
+	out := slices.Clone(e)
+	for i, x := range out {
+		if n := Count(x); n > 1 && strings.HasPrefix(x, "['") {
+			out[i] = fmt.Sprintf("[%d keys]", n)
+		}
+	}
+	return out
 }
 
 // withoutOneIndex leaves out which elements of one container before the last attribute they are, the first one that

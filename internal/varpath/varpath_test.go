@@ -121,6 +121,8 @@ func TestFit(t *testing.T) {
 			require.Contains(t, got, "preds")
 		}
 	}
+	quality := "main() local tasks['cola', 'mrpc', 'sst2'].quality[0..206]"
+	require.Equal(t, "tasks[3 keys].quality[0..206]", Fit(quality, 31))
 	adapters := "a.py:51 main() local base[0..5].lora_A['task0'..'task25'].weight"
 	require.Equal(t, "base[0..5].lora_A['task*'].weight", Fit(adapters, 34))
 	require.Equal(t, "base…lora_A['task*'].weight", Fit(adapters, 31))

@@ -58,9 +58,10 @@ type Graph struct {
 	leaves   *memory.Leaves  // they lead to nothing
 	cut      bool            // there were too many objects
 	cycles   map[uint64][]Turn
-	hooks    map[uint64]ownHook // roots, by address
-	selfKept map[uint64]bool    // nodes that are roots and are kept by their own ctx
-	torchs   map[uint64]bool    // by address of a class: it is of PyTorch
+	hooks    map[uint64]ownHook  // roots, by address
+	selfKept map[uint64]bool     // nodes that are roots and are kept by their own ctx
+	torchs   map[uint64]bool     // by address of a class: it is of PyTorch
+	loops    map[uint64][]uint64 // variables of for loops, as addresses of names, by the address of a frame, as Addr, or a dictionary
 }
 
 // Holder is a reference to a goal.
@@ -94,7 +95,7 @@ type walkedFrame struct {
 // New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what
 // leaves knows is passed by.
 func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
-	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}}
+	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}, loops: map[uint64][]uint64{}}
 }
 
 // Goal adds an object whose holders are wanted. All goals are added before the first root.
@@ -191,7 +192,7 @@ func (w *Graph) visit(n uint32) {
 			w.doubts = append(w.doubts, doubt{n, *r})
 			continue
 		}
-		if dist := w.now + w.cost(r); known {
+		if dist := w.now + w.costFrom(addr, r); known {
 			w.propose(to-1, dist, n, r.Kind, r.Aux)
 		} else {
 			w.push(target, dist, n, r.Kind, r.Aux)
@@ -258,12 +259,23 @@ const (
 	costThread    = 40 // what a thread's state keeps, an event loop's timers for one, which come and go
 	costAdrift    = 60
 	costGarbage   = 99
+	// costLoop is added for the variable of a for loop: a path through what is iterated says which element it is, and stays the same.
+	costLoop = 3
 )
 
 // nameCosts are the costs of attributes and keys by name.
 var nameCosts = map[string]int32{
 	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed, "params": costListed,
 	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
+}
+
+// costFrom is the cost of a step from an object.
+func (w *Graph) costFrom(addr uint64, r *pyobject.Ref) int32 {
+	c := w.cost(r)
+	if (r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefKey) && slices.Contains(w.loops[addr], r.Aux) {
+		c += costLoop
+	}
+	return c
 }
 
 func (w *Graph) cost(r *pyobject.Ref) int32 {
@@ -382,6 +394,7 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 				cost += costGenerator
 			}
 			w.frames = append(w.frames, walkedFrame{a, i, depth})
+			w.noteLoops(a)
 			w.push(a.Addr|1, cost, noParent, RootFrame, uint64(len(w.frames)-1))
 		}
 		for _, e := range t.Exceptions {
@@ -395,6 +408,17 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 		if w.interesting(t.Context, pyobject.RefIndex) {
 			w.push(t.Context, costThread, noParent, RootContext, uint64(i))
 		}
+	}
+}
+
+// noteLoops notes the variables of a frame that for loops assign to.
+func (w *Graph) noteLoops(a pyobject.Activation) {
+	locals, names := w.t.Heap().LoopVariables(w.t.Image(), a)
+	if len(locals) > 0 {
+		w.loops[a.Addr|1] = append(w.loops[a.Addr|1], locals...)
+	}
+	if dict := w.t.Heap().LocalsDict(w.t.Image(), a); dict != 0 && len(names) > 0 {
+		w.loops[dict] = append(w.loops[dict], names...)
 	}
 }
 
@@ -491,7 +515,8 @@ func (w *Graph) Holders() [][]Holder {
 
 // HolderCost is the cost of the path through a holder.
 func (w *Graph) HolderCost(h *Holder) int32 {
-	return w.nodes.at(h.From).dist + w.cost(&pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
+	from := w.nodes.at(h.From)
+	return from.dist + w.costFrom(from.addr, &pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
 }
 
 // reached reports whether a path to an object was found.
