@@ -12,13 +12,14 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 )
 
-// beyondShare: as much more than 1/beyondShare of a finding's growth its lines can have in use without a holder before a part of it
-// is not attributed to the growth. A step that is under way and the windows of the trend explain less.
+// beyondShare: the lines of a finding can have 1/beyondShare more in use than what grows before a part of it is not attributed to that.
+// A step that is under way and the windows of the trend explain less.
 const beyondShare = 16
 
-// divide takes out of the rows of growing lines what is more than their growth: a line can also allocate what does not grow, in other
-// sizes or for another variable. Only memory without a holder is taken, since it can belong to either; what has the holder of the finding
-// counts first. It returns the rows with the parts that were taken out appended.
+// divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes, and blocks for another
+// variable. Of a line that readings found to do so, no more than its growth is attributed to the variable that grows. Only memory without
+// a holder is taken, since it can belong to either; what has the holder of the finding counts first. It returns the rows with the parts
+// that were taken out appended.
 func (g *grouping) divide(entries []view.Row) []view.Row {
 	if g.leaks == nil {
 		return entries
@@ -27,7 +28,7 @@ func (g *grouping) divide(entries []view.Row) []view.Row {
 	var beyond []int
 	for i := range g.leaks.Findings {
 		f := &g.leaks.Findings[i]
-		if f.Holder == "" || f.Grown == 0 { // of no growth since a step, it is not known
+		if f.Holder == "" || f.LiveBytes == 0 || f.Shared && f.Grown == 0 { // 0: it is not known
 			continue
 		}
 		room, open := g.roomOf(f, out)
@@ -55,7 +56,10 @@ func (g *grouping) divide(entries []view.Row) []view.Row {
 // roomOf returns how many bytes without a holder can belong to a finding, and the rows that have them, those with
 // blocks of the finding's size first; no rows if all of them can.
 func (g *grouping) roomOf(f *leaks.Finding, entries []view.Row) (room int64, open []int) {
-	room = int64(f.Grown)
+	room = int64(f.LiveBytes)
+	if f.Shared {
+		room = int64(f.Grown)
+	}
 	most := room + room/beyondShare
 	for k := range entries {
 		e := &entries[k]

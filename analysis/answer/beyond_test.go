@@ -17,7 +17,8 @@ import (
 func TestGrowingLineAllocatesOther(t *testing.T) {
 	const kept = "log.kept[0..6]"
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
-		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, Holder: kept, Stacks: []event.StackID{1},
+		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, LiveBytes: 1600, Shared: true, Holder: kept,
+		Stacks: []event.StackID{1},
 	}}}
 	of := func(holder string, bytes int64, blocks uint64) view.Row {
 		e := entry(1, bytes)
@@ -44,4 +45,14 @@ func TestGrowingLineAllocatesOther(t *testing.T) {
 		}
 		require.Equal(t, total, rows[0].Bytes+other, name)
 	}
+}
+
+// TestGrowingLineOfOneVariable: where no other variable was read for a line, all its blocks of the sizes that grow belong to the growth.
+func TestGrowingLineOfOneVariable(t *testing.T) {
+	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
+		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 0, Grown: 1000, LiveBytes: 1600, Holder: "bank.rows",
+		Stacks: []event.StackID{1},
+	}}}
+	rows, _, _ := rowsOf(&Input{Leaks: report}, entry(1, 1600))
+	require.Equal(t, int64(1600), rows[0].Bytes)
 }

@@ -193,7 +193,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 	var within *leaks.Finding // of any line, or of none if it is older than the recording
 	for i := range g.leaks.Findings {
 		f := &g.leaks.Findings[i]
-		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
+		if holder != "" && f.Holder != "" && !varpath.Same(holder, f.Holder) {
 			continue
 		}
 		if slices.Contains(f.Stacks, e.StackID) {
@@ -251,11 +251,6 @@ func (g *grouping) claim(entries []view.Row) {
 		}
 	}
 	g.claimOlder(entries)
-}
-
-// sameHolder reports whether two scans name the same thing: "losses[0..24]" grows to "losses[0..99]".
-func sameHolder(x, y string) bool {
-	return varpath.Root(x) == varpath.Root(y) || varpath.Within(x, y) || varpath.Within(y, x)
 }
 
 // rows returns the rows that are shown, the sums of all others, and the total.

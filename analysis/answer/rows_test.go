@@ -252,7 +252,7 @@ func TestSameHolder(t *testing.T) {
 		{"kept", "", false, false},
 		{"", "", true, false},
 	} {
-		require.Equal(t, c.same, sameHolder(c.x, c.y), "%q and %q", c.x, c.y)
+		require.Equal(t, c.same, varpath.Same(c.x, c.y), "%q and %q", c.x, c.y)
 		require.Equal(t, c.elements, varpath.Within(c.x, c.y), "elements: %q and %q", c.x, c.y)
 	}
 }

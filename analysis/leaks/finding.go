@@ -56,6 +56,8 @@ type Finding struct {
 	// Newer is the number of LiveBlocks that the scan that found Holder does not cover, most of them because they are
 	// newer. They are attributed to Holder because they are alike.
 	Newer uint64
+	// Shared: a reading found that another variable than Holder held a part of the blocks of its lines.
+	Shared bool
 
 	Blocks    float64 // per step
 	Requested float64 // bytes per step; NaN: not known
@@ -416,6 +418,24 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 	for _, line := range f.Sites {
 		f.Holder = cmp.Or(f.Holder, o.Garbage[line])
 	}
+	f.Shared = f.Holder != "" && (f.isShared(o.Holders) || slices.ContainsFunc(o.Earlier, f.isShared))
+}
+
+// sharedPart: a variable shares the lines of a finding if it held 1/sharedPart of their blocks' bytes.
+const sharedPart = 20
+
+// isShared reports whether a scan found a part of the blocks of its lines with another variable.
+func (f *Finding) isShared(all []Holder) bool {
+	var sum, others uint64
+	for i := range all {
+		if h := &all[i]; slices.Contains(f.Sites, h.Site) {
+			sum += h.Bytes
+			if h.Named() && !varpath.Same(h.Name, f.Holder) {
+				others += h.Bytes
+			}
+		}
+	}
+	return others > 0 && others >= sum/sharedPart
 }
 
 // isMostOf reports whether a finding is at least half of the held memory of its sites; otherwise it may have another

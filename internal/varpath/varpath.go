@@ -231,6 +231,9 @@ func Within(name, container string) bool {
 	return begins(n.Elements, c.Elements)
 }
 
+// Same reports whether two readings name the same thing: "losses[0..24]" grows to "losses[0..99]".
+func Same(x, y string) bool { return Root(x) == Root(y) || Within(x, y) || Within(y, x) }
+
 // begins reports whether elements begin with those of a container.
 func begins(name, container []string) bool {
 	for i, e := range container {
