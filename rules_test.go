@@ -556,7 +556,7 @@ func constraint(f *ast.File) string {
 // What is asked of a package and of the whole.
 const (
 	maxPackage   = 3500 // lines, without tests and what is generated; those of largePackages have a reason to be larger
-	mostPackage  = 4000 // lines of one of these
+	mostPackage  = 4100 // lines of one of these
 	maxExported  = 80   // types, functions, constants and variables of a package
 	maxMain      = 2500 // lines of cmd/gputrace
 	maxMainShare = 0.08 // of all lines

@@ -451,6 +451,7 @@ func TestContainers(t *testing.T) {
 	for want, g := range map[string]varpath.Growth{
 		"a.kept has 391 elements and gets more: delete what is no longer needed, or":    {Container: "f() local a.kept", To: 391},
 		"q.queue has 78 elements and gets more: give the queue a maxsize":               {Container: "q.queue", To: 78},
+		"runner.queue._queue grew from 138 to 310 elements: give the queue a maxsize":   {Container: "runner.queue._queue", From: 138, To: 310},
 		"opt.param_groups grew from 35 to 49 elements: delete what is no longer needed": {Container: "opt.param_groups", From: 35, To: 49},
 		"g.waiting grew from 9 to 19 keys: delete what is no longer needed, or":         {Container: "g.waiting", From: 9, To: 19, Keys: true},
 	} {

@@ -242,7 +242,7 @@ func (f *follower) setCourse(c *Case) {
 	if n := len(before); n > 0 && before[n-1].Step == c.Step {
 		c.floor, before = before[n-1].floor, before[:n-1]
 	}
-	before = slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return s.Step == 0 })
+	before = f.usualSteps(c, before)
 	for i := range before {
 		s := &before[i]
 		c.Healthy, c.rise = most(c.Healthy, s.Peak), most(c.rise, s.Peak-min(s.Peak, s.floor))
@@ -254,6 +254,23 @@ func (f *follower) setCourse(c *Case) {
 	if c.Step > 0 {
 		c.Follows = t.lines[c.Site].follows(c.Step)
 	}
+}
+
+// usualSteps returns the steps before a case that are no evidence of what fails: those in which other requests failed are left out, unless
+// there is no other step.
+func (f *follower) usualSteps(c *Case, before []stepUse) []stepUse {
+	failed := map[int]bool{}
+	for i := range f.cases {
+		if f.cases[i].PID == c.PID {
+			failed[f.cases[i].Step] = true
+		}
+	}
+	before = slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return s.Step == 0 })
+	usual := slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return failed[s.Step] })
+	if len(usual) > 0 {
+		return usual
+	}
+	return before
 }
 
 // most returns the larger of the known values.

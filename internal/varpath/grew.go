@@ -16,8 +16,10 @@ type Growth struct {
 	Keys      bool   // it is a dictionary with keys that are texts or objects, as far as the name says
 }
 
-// IsQueue reports whether the container is the deque of a queue.Queue, by its name.
-func (g *Growth) IsQueue() bool { return strings.HasSuffix(g.Container, ".queue") }
+// IsQueue reports whether the container is that of a queue.Queue or an asyncio.Queue, by its name (Lib/queue.py, Lib/asyncio/queues.py).
+func (g *Growth) IsQueue() bool {
+	return strings.HasSuffix(g.Container, ".queue") || strings.HasSuffix(g.Container, "._queue")
+}
 
 // A container has grown if it has leastMore more elements, and one part in moreShare: single elements can come and go with a reading.
 const (
