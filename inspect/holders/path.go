@@ -60,7 +60,8 @@ const (
 	StepGrad StepKind = 30
 	// StepGradFn is x.grad_fn; Name is the class of the node.
 	StepGradFn StepKind = 31
-	// StepNext is x.next_functions[Index][0]; Name is the class of the node.
+	// StepNext is x.next_functions[Index][0]; Name is the class of the node. Index is -1 for the node that a CopySlices applies to the part
+	// of a tensor that was written in place: Python cannot see it.
 	StepNext StepKind = 32
 	// StepSaved is a tensor that a node saved for backward: x._saved_NAME. Name is NAME where it is known, else empty:
 	// then it is one of x's attributes that begin with _saved_ (or of x.saved_tensors). Index is the position in a list

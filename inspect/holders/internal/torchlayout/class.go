@@ -64,6 +64,7 @@ var roles = map[string]role{
 const (
 	accumulateClass = "N5torch8autograd14AccumulateGradE"
 	nodeClass       = "N5torch8autograd4NodeE" // of an object of no other class: one that is being destroyed
+	copySlicesClass = "N5torch8autograd10CopySlicesE"
 	pythonNodeClass = "N5torch8autograd6PyNodeE"
 	viewMetaClass   = "N5torch8autograd22DifferentiableViewMetaE"
 )

@@ -12,7 +12,7 @@ const (
 	RefGrad     pyobject.RefKind = 64 + iota // .grad; 0
 	RefGradFn                                // .grad_fn; 0
 	RefBase                                  // ._base; 0
-	RefNext                                  // next_functions; position
+	RefNext                                  // next_functions; position, or Inside
 	RefSaved                                 // saved for backward; offset in the node, and position in a list << 32, from 1 on
 	RefVariable                              // .variable of an AccumulateGrad; 0
 	RefHook                                  // Python object of a hook; offset
@@ -21,6 +21,10 @@ const (
 	RefStorage                               // storage behind a Python object; 0
 	RefInner                                 // tensor within another one: values of a sparse one; offset
 )
+
+// Inside is the position of a node that another one keeps for itself: the function that a CopySlices applies to the part of a tensor that
+// was written in place (torch/csrc/autograd/functions/tensor.h, its fn). Python cannot see it.
+const Inside = 1<<64 - 1
 
 // savedPosition is where Ref.Aux of RefSaved and RefHook has a position.
 const savedPosition = 32
@@ -380,7 +384,7 @@ func (t *Reader) savedRefs(dst []pyobject.Ref, node uint64, accumulate bool) []p
 		}
 		return dst
 	}
-	end := t.nodeSize + t.extra(&t.layout, node)
+	end, writes := t.nodeSize+t.extra(&t.layout, node), t.of(node).is(copySlicesClass)
 	for at := t.nodeSize; at+8 <= end; at += 8 {
 		w := t.im.Word(node + at)
 		if w < memory.PageSize || w&7 != 0 {
@@ -389,6 +393,10 @@ func (t *Reader) savedRefs(dst []pyobject.Ref, node uint64, accumulate bool) []p
 		switch t.role(w) {
 		case roleTensor:
 			dst = appendRef(dst, t.Known(w), at, RefSaved)
+		case roleNode:
+			if writes && w != node {
+				dst = appendRef(dst, w, Inside, RefNext)
+			}
 		case roleSavedHooks:
 			dst = t.packedRefs(dst, w, at)
 		default:
