@@ -80,6 +80,7 @@ var growths = map[string]growth{
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
 	"transcription_threads": {1179648, []float64{1. / 6, 1}, "self.states.append(", []string{"states"}},
 	"waiting_uploads":       {393216, nil, "clip = torch.stack(", []string{"clip", "threads are in EventUploader._publish()"}},
+	"written_cache":         {524288, nil, "index = places.repeat(", []string{".detach()"}},
 	"translator_attention":  {184320, []float64{1, 4}, "weights = torch.softmax(", []string{"decoder.attention"}},
 }
 
@@ -119,6 +120,7 @@ var failures = map[string]ending{
 	"shared_gpu_limit":      {[]string{"STANDIN_GPU_MEM=3GiB"}, []string{"the program's own limit: ", "921.6 MiB (set_per_process_memory"}},
 	"slide_results":         {[]string{"STANDIN_GPU_MEM=800MiB"}, []string{"a leak", "slide_results.py:", "images = "}},
 	"stage_router":          {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"the program's own limit: stage_router.py:", "409.6 MiB"}},
+	"stacked_replay":        {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"a bound that the device has no room for: ", "agent.memory.items"}},
 	"summed_likelihood":     {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"the activations of ", "likelihood.py:48", "backward() for each"}},
 	"summed_losses":         {[]string{"STANDIN_GPU_MEM=1GiB"}, []string{"the activations of 1", "call backward() for each"}},
 	"unbounded_prefetch":    {[]string{"STANDIN_GPU_MEM=3GiB"}, []string{"a leak: unbounded_prefetch.py:", "queue.queue", "maxsize"}},
@@ -175,6 +177,7 @@ var twinless = map[string]string{
 	"tenant_cache":        "it is healthy itself",
 	"outlier_document":    "it has none",
 	"prefix_cache":        "it is healthy itself",
+	"stacked_replay":      "it has none",
 	"stage_router":        "it has none",
 	"unbounded_prefetch":  "it has none",
 	"waiting_uploads":     "it has none",
@@ -213,7 +216,7 @@ var titles = map[string]string{"crashed_run": "job of 2 processes"}
 // against the truth: while they run, and of the recording. GPUTRACE_PROGRAMS=all plays all of testdata/threads with
 // their repaired twins, a name only that one.
 func TestPrograms(t *testing.T) {
-	selected := []string{"chat_sessions", "session_server", "distilled_share", "hook_closure_models"}
+	selected := []string{"chat_sessions", "session_server", "distilled_share", "hook_closure_models", "stacked_replay"}
 	twins := []string{"chat_sessions"}
 	if v := os.Getenv("GPUTRACE_PROGRAMS"); v == "all" {
 		selected = slices.Concat(slices.Collect(maps.Keys(growths)), slices.Collect(maps.Keys(failures)),

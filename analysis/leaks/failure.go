@@ -3,11 +3,13 @@
 package leaks
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/refusals"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 )
 
 // Failure returns the time of the failed request that ended the program, CLOCK_BOOTTIME nanoseconds; 0: none did.
@@ -22,6 +24,31 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 		return 0
 	}
 	return last.Event.Time
+}
+
+// roomAtFailure sets what the device of the failed request had left: less than the request, and what the allocator has cached. At the
+// end, the program may have freed everything.
+func (f *Finder) roomAtFailure() {
+	failed, _ := f.trace.Refusals()
+	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return f.options.Until > 0 && r.Event.Time == f.options.Until })
+	if i < 0 {
+		return
+	}
+	e := &failed[i].Event
+	left := e.Size
+	for _, try := range failed[i].Tries {
+		left = max(left, try.Size)
+	}
+	if e.Reserved != event.Unknown && e.Reserved > e.Allocated {
+		left += e.Reserved - e.Allocated
+	}
+	if free, ok := f.options.Free[e.Device]; !ok || free > left {
+		f.options.Free = maps.Clone(f.options.Free)
+		if f.options.Free == nil {
+			f.options.Free = map[event.Device]uint64{}
+		}
+		f.options.Free[e.Device] = left
+	}
 }
 
 // isOutside reports whether the failed request was made outside the call that the loop repeats. The loop may then be over, or run on: a

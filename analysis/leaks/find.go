@@ -199,6 +199,7 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if step := table.At(o.Until); o.Until > 0 && step > 0 {
 		f.steps.Last, f.steps.Count = step-1, max(0, step-f.loop)
 	}
+	f.roomAtFailure()
 	if table.Source != "" {
 		f.detector = f.newDetector()
 	}

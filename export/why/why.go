@@ -34,9 +34,7 @@ func causeText(c *oom.Case) string {
 	case oom.AbsurdRequest:
 		return absurdText(c, asked)
 	case oom.Leak:
-		grown, all := table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)
-		first, what := table.LeakText(&c.Findings[0]), it(len(c.Findings))
-		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", first, what, grown, all) + doubtText(c)
+		return leakText(c)
 	case oom.Fragmentation:
 		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
@@ -339,6 +337,15 @@ func roomText(c *oom.Case) string {
 	return "it is not known how much of the device was free"
 }
 
+// aloneText says that the request would not have fitted either if PyTorch had nothing else in use.
+func aloneText(c *oom.Case) string {
+	room := figures.Add(c.Free, c.Torch.Reserved)
+	if c.Device.Type.MPS() || limits(c) || room == event.Unknown || c.Requested == event.Unknown || c.Requested <= room {
+		return ""
+	}
+	return fmt.Sprintf(". PyTorch could have at most %s here, less than this request alone", table.Bytes(room))
+}
+
 // limits reports whether the program's own limit refused a request for which the device had room.
 func limits(c *oom.Case) bool {
 	return !c.Device.Type.MPS() && slices.Contains(c.Also, oom.Limit)
@@ -394,8 +401,19 @@ func allocatedText(c *oom.Case) string {
 	return text
 }
 
+// leakText describes growth, and what of it is there.
+func leakText(c *oom.Case) string {
+	kind := "a leak"
+	if c.Findings[0].Bound() != nil {
+		kind = "growth up to a bound that the device has no room for"
+	}
+	grown, all := table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)
+	first, what := table.LeakText(&c.Findings[0]), it(len(c.Findings))
+	return fmt.Sprintf("%s: %s; %s had grown to %s by then, of %s allocated", kind, first, what, grown, all) + doubtText(c)
+}
+
 func fullText(c *oom.Case, asked string) string {
-	text := fmt.Sprintf("full: %s with %s; %s", asked, allocatedText(c), roomText(c))
+	text := fmt.Sprintf("full: %s with %s; %s", asked, allocatedText(c), roomText(c)) + aloneText(c)
 	if free, largest := c.FreePrivate(); free > c.Torch.Reserved/20 {
 		text += fmt.Sprintf(". Private pools keep %s free, in pieces of at most %s", table.Bytes(free), table.Bytes(largest))
 	}
@@ -419,7 +437,7 @@ func largerText(c *oom.Case, asked string) string {
 		room = fmt.Sprintf("PyTorch may have %s (set_per_process_memory_fraction), and %s", limitBytes(c), room)
 	}
 	text := fmt.Sprintf("%s, %s. %s with %s; %s", what, needsText(c), asked, allocatedText(c), room)
-	return text + departsText(c) + withinText(c) + ladderText(c)
+	return text + aloneText(c) + departsText(c) + withinText(c) + ladderText(c)
 }
 
 // needsText says how much a step needs that is larger than those before.
@@ -463,7 +481,8 @@ func loadingText(c *oom.Case, asked string) string {
 			what = "full while the model is loaded"
 		}
 	}
-	return fmt.Sprintf("%s: %s with %s; %s. %s%s%s", what, asked, allocatedText(c), roomText(c), fillText(c), mappedText(c), ladderText(c))
+	return fmt.Sprintf("%s: %s with %s; %s%s. %s%s%s", what, asked, allocatedText(c), roomText(c), aloneText(c), fillText(c), mappedText(c),
+		ladderText(c))
 }
 
 // mappedText says that what fills the device was loaded to it from a file, if another line asked for more.

@@ -33,6 +33,19 @@ func fullCase() oom.Case {
 	}
 }
 
+// TestAlone: a request for which PyTorch has no room even if it frees everything.
+func TestAlone(t *testing.T) {
+	const said = "PyTorch could have at most 23.5 GiB here, less than this request alone"
+	c := fullCase()
+	require.NotContains(t, Text(&c), "alone")
+	c.Requested = 23*oomGiB + 600*oomMiB
+	require.Contains(t, Text(&c), "512.0 MiB of the device was free. "+said+". The steps before peaked at 2.0 GiB")
+	c.Decision, c.Larger = oom.LargerStep, true
+	require.Contains(t, Text(&c), said)
+	c.Free = event.Unknown
+	require.NotContains(t, Text(&c), "alone")
+}
+
 // TestText: what a sentence says beyond its decision.
 func TestText(t *testing.T) {
 	for want, change := range map[string]func(c *oom.Case){
