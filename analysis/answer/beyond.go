@@ -17,7 +17,7 @@ import (
 const beyondShare = 16
 
 // divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes, and blocks for another
-// variable. Of a line that readings found to do so, no more than its growth is attributed to the variable that grows. Only memory without
+// variable. Where readings found that, the variable that grows gets no more of the line than has grown. Only memory without
 // a holder is taken, since it can belong to either; what has the holder of the finding counts first. It returns the rows with the parts
 // that were taken out appended.
 func (g *grouping) divide(entries []view.Row) []view.Row {

@@ -16,7 +16,7 @@ type Growth struct {
 	Keys      bool   // it is a dictionary with keys that are texts or objects, as far as the name says
 }
 
-// IsQueue reports whether the container is that of a queue.Queue or an asyncio.Queue, by its name (Lib/queue.py, Lib/asyncio/queues.py).
+// IsQueue reports whether a queue.Queue or an asyncio.Queue has the container, by its name (Lib/queue.py, Lib/asyncio/queues.py).
 func (g *Growth) IsQueue() bool {
 	return strings.HasSuffix(g.Container, ".queue") || strings.HasSuffix(g.Container, "._queue")
 }
