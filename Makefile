@@ -73,6 +73,12 @@ test-callbacks: ## the Python package's callbacks in Trainer, Lightning, Acceler
 	@go build -o gputrace ./cmd/gputrace
 	@testdata/callbacks/run ./gputrace
 
+study: ## the published study of eight leaks, each leaking and repaired, beside the study's own figures (root, 10 minutes), STUDY="--patterns 1,6"
+	@.ci/install test
+	@testdata/setup.sh
+	@go build -o gputrace ./cmd/gputrace
+	@testdata/study.py ./gputrace $(STUDY)
+
 pictures: ## docs/pictures: what README.md and the guides show, of real recordings on the stand-in (root, 3 minutes)
 	@.ci/install test
 	@[ -x gputrace ] || $(MAKE) build
@@ -113,4 +119,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels kernels-arm soak soak-jobs test-callbacks pictures bench generate coverage lint drift release site wheel try-release clean
+.PHONY: help mutants demo build unit test test-gpu gpu-bundle bench-gpu test-versions kernels kernels-arm soak soak-jobs test-callbacks study pictures bench generate coverage lint drift release site wheel try-release clean

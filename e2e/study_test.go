@@ -21,7 +21,8 @@ func TestStudy(t *testing.T) {
 	require.Len(t, rows, 1)
 	bytes := itoa(16 * leakBatch * 8 * leakWidth * 4)
 	cells := strings.Split(strings.Trim(rows[0], "| "), " | ")
-	require.Len(t, cells, 10, rows[0])
+	require.Len(t, cells, 12, rows[0])
+	require.Equal(t, "16.29, 2.93", cells[11])
 	require.Equal(t, []string{"1", "growing", bytes, bytes, "steady"}, []string{cells[0], cells[2], cells[5], cells[6], cells[8]}, rows[0])
 	require.True(t, strings.HasPrefix(cells[3], "leaks_patterns.py:"), rows[0])
 }

@@ -22,6 +22,9 @@ PATTERNS = [
     "healthy", "hook keeps activations", "copies of gradients", "copies of batches", "features under autocast", "optimizers that nobody needs",
     "scaled losses", "evaluation with graphs", "detached graphs",
 ]  # fmt: skip
+# The peaks as the study has them: leaking over repaired, on an Apple M4 (MPS) and an NVIDIA A30 (CUDA), sampled every 100 ms or less often. Its
+# code is not published: the patterns here are our own, so the ratios need not agree. Of the seventh it has an out of memory on both.
+PUBLISHED = ["-", "16.29, 2.93", "10.30, 7.33", "2.61, 1.90", "11.51, 2.13", "4.40, 3.04", "1.19, 0.92", "out of memory", "2.74, 1.64"]
 
 
 def parse_arguments():
@@ -80,6 +83,11 @@ def mib(n):
     return f"{n / (1 << 20):.2f}"
 
 
+def ratio(leaky, fixed):
+    """The quotient of the peaks; of a run that ended early there is none."""
+    return "out of memory" if leaky.refused else f"{leaky.peak / fixed.peak:.2f}"
+
+
 def cells(leaky):
     found = leaky.leaks["findings"][:1]
     if not found:
@@ -93,10 +101,12 @@ def cells(leaky):
 def main():
     options = parse_arguments()
     head = ["#", "pattern", "verdict", "line", "holder", "requested B a step", "block B a step", "peak, MiB", "repaired: verdict", "peak, MiB"]
+    head += ["ratio of the peaks", "as published: MPS, CUDA"]
     print("| " + " | ".join(head) + " |", "|" + "---|" * len(head), sep="\n", flush=True)
     for pattern in options.patterns:
         leaky, fixed = Run(options, pattern, False), Run(options, pattern, True)
         row = [str(pattern), PATTERNS[pattern], leaky.verdict(), *cells(leaky), mib(leaky.peak), fixed.verdict(), mib(fixed.peak)]
+        row += [ratio(leaky, fixed), PUBLISHED[pattern]]
         print("| " + " | ".join(row) + " |", flush=True)
 
 
