@@ -154,6 +154,7 @@ type Steps struct {
 	Period float64      // mean length, nanoseconds; 0: not known
 	Loads  bool         // almost nothing is freed, and steps are few: this may be the loading of a model, which is not judged
 	Rise   uint64       // bytes by which the memory in use between steps rose in the later half; 0: no more than steady memory does
+	Fell   uint64       // with Rise, the most bytes by which the memory in use between steps was ever less than before
 	Slopes *Slopes      // for a recording of MPS; nil: none, or too few steps
 
 	base int // number of steps before those that the detector has seen

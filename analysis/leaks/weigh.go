@@ -136,6 +136,7 @@ func (r *Report) rise(d *detector, o *Options) {
 	risers, excused := d.risers(o)
 	if r.Steps.Rise = r.unexplained(rise-min(rise, excused), o); r.Steps.Rise > 0 {
 		r.Risers = risers
+		r.Steps.Fell = uint64(drawdown(d.level.windows, func(f floor) int64 { return f.bytes }))
 	}
 }
 

@@ -230,7 +230,12 @@ func leakInterim(r *leaks.Report) string {
 func leakRise(r *leaks.Report) string {
 	text := fmt.Sprintf("%s more are in use between steps than in the middle of %d steps", Bytes(r.Steps.Rise), r.Steps.Count)
 	if len(r.Risers) > 0 && 2*r.Risers[0].Bytes >= r.Steps.Rise {
-		return text + fmt.Sprintf(", %s of it at %s: too few rises were seen to say whether it goes on; record longer", Bytes(r.Risers[0].Bytes), r.Risers[0].Name)
+		const few = "too few rises were seen to say whether it goes on; record longer"
+		text += fmt.Sprintf(", %s of it at %s", Bytes(r.Risers[0].Bytes), r.Risers[0].Name)
+		if r.Steps.Fell >= r.Steps.Rise { // such as a sawtooth of which one tooth was seen
+			text += fmt.Sprintf("; it had fallen by %s before", Bytes(r.Steps.Fell))
+		}
+		return text + ": " + few
 	}
 	return text + ", and no line grows by equal steps; --step-on FUNCTION says where one begins"
 }

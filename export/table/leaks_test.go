@@ -112,3 +112,12 @@ func TestLeakTotal(t *testing.T) {
 	require.Equal(t, "a.py:1 f and 1 other line keep 4.0 KiB more each step", LeakTotal([]leaks.Finding{each, each}, ""))
 	require.Equal(t, "a.py:2 g keeps 100.0 KiB more every 25 steps", LeakTotal([]leaks.Finding{epoch}, ""))
 }
+
+// TestLeakRise: a rise after a fall that was as large may be the last tooth of a sawtooth.
+func TestLeakRise(t *testing.T) {
+	r := &leaks.Report{Steps: leaks.Steps{Rise: 30 << 20, Count: 395}, Risers: []leaks.Riser{{Name: "a.py:29 recurrent", Bytes: 20 << 20}}}
+	require.Equal(t, "30.0 MiB more are in use between steps than in the middle of 395 steps, 20.0 MiB of it at a.py:29 recurrent: "+
+		"too few rises were seen to say whether it goes on; record longer", leakRise(r))
+	r.Steps.Fell = 87 << 20
+	require.Contains(t, leakRise(r), "at a.py:29 recurrent; it had fallen by 87.0 MiB before: too few rises were seen")
+}
