@@ -49,6 +49,8 @@ type failures struct {
 	kept    Kept      // of the last failure; nil: none
 	writing chan error
 	again   bool // the folder must be written again
+	fills   fills
+	hurried bool // a reading was begun at once for a device of unknown size
 }
 
 func newFailures(p *Process, end context.CancelFunc) *failures {
@@ -59,6 +61,7 @@ func newFailures(p *Process, end context.CancelFunc) *failures {
 func (f *failures) next(events []event.Event) int {
 	for i := range events {
 		e := &events[i]
+		f.fills.see(e)
 		if e.Kind == event.KindAlloc && e.TID == f.last.TID {
 			f.last.Kind = 0
 		}
@@ -245,6 +248,7 @@ func (f *failures) step() {
 		f.reading = nil
 		if r.Time != 0 {
 			f.mark(&r)
+			f.fills.read(&r)
 			f.foresee(&r)
 		}
 		if r.Failed != f.failure { // a request failed in the meantime
@@ -267,9 +271,21 @@ func (f *failures) step() {
 			f.write()
 		}
 	default:
-		if f.failure == 0 && f.process.options.Keeper != nil && time.Now().After(f.due) {
-			f.read()
-		}
+		f.lookAhead()
+	}
+}
+
+// lookAhead reads what will be wanted when a request fails.
+func (f *failures) lookAhead() {
+	if f.failure != 0 || f.process.options.Keeper == nil {
+		return
+	}
+	if f.fills.reached() {
+		f.askHolders()
+	}
+	if isNew := f.fills.isNew(); time.Now().After(f.due) || isNew && !f.hurried {
+		f.hurried = f.hurried || isNew
+		f.read()
 	}
 }
 

@@ -87,7 +87,11 @@ func (g *grouping) readBefore() {
 	}
 	g.read = map[string]string{}
 	for name, holder := range g.in.Read {
-		if float64(sums[name]) >= leftOf*float64(g.in.ReadBytes[name]) {
+		switch part := float64(sums[name]) / float64(g.in.ReadBytes[name]); {
+		case part < leftOf:
+		case part > 1/leftOf: // there are more elements now
+			g.read[name] = varpath.Loose(holder)
+		default:
 			g.read[name] = holder
 		}
 	}

@@ -204,6 +204,18 @@ func whereKey(where string) string {
 	return strings.Join(words, " ")
 }
 
+// Loose is a name without the positions of its elements, which a container has more of than when it was read: "losses[*]" of
+// "losses[0..24]". Keys that are texts stay.
+func Loose(name string) string {
+	p := Parse(name)
+	for i, e := range p.Elements {
+		if e[0] == '[' && len(e) > 1 && (e[1] == '-' || unicode.IsDigit(rune(e[1]))) && !strings.Contains(e, " keys") {
+			p.Elements[i] = "[*]"
+		}
+	}
+	return p.String()
+}
+
 // Root is the part of a name's Key before the first element of a container: the variable and its attributes.
 func Root(name string) string {
 	p := Parse(name)

@@ -184,3 +184,17 @@ func TestLinked(t *testing.T) {
 	require.False(t, Within("a.py:9 main() local planner.root.children[0].state", name))
 	require.Equal(t, "planner.root.parent…state", Fit(name, 25))
 }
+
+// TestLoose: positions are of one reading, names and keys of all.
+func TestLoose(t *testing.T) {
+	for name, want := range map[string]string{
+		"a.py:8 f() local states[4, 11]['primal'][6 keys]": "a.py:8 f() local states[*]['primal'][6 keys]",
+		"log.kept[0..24].grad_fn":                          "log.kept[*].grad_fn",
+		"opt.state[41 keys]['exp_avg', 'exp_avg_sq']":      "opt.state[41 keys]['exp_avg', 'exp_avg_sq']",
+		"jobs[131 items in 0..520].x":                      "jobs[*].x",
+		"x":                                                "x",
+		"":                                                 "",
+	} {
+		require.Equal(t, want, Loose(name))
+	}
+}
