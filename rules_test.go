@@ -59,9 +59,11 @@ var mayImport = map[string][]string{
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "cpython/cells", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
+		"cpython", "cpython/cells", "cpython/pyobject", "event/allocator", "inspect", "inspect/frameworks", "inspect/holders/internal/arrays",
+		"inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
+	"inspect/holders/internal/arrays":      {"cpython/pyobject", "inspect/holders/internal/memory", "process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
 	"inspect/holders/internal/objgraph":    {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
 	"inspect/holders/internal/stop":        {"process"},
@@ -107,7 +109,9 @@ var mayImport = map[string][]string{
 	"analysis/samples":   {"event", "heap"},
 	"analysis/view":      {"analysis/phases", "analysis/refusals", "analysis/samples", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "heap/values", "internal/index", "internal/sorts", "internal/varpath", "internal/words"},
 	"analysis/pagemodel": {"analysis/phases", "analysis/samples", "analysis/stacks", "analysis/view", "event", "heap", "heap/values", "internal/index", "internal/sorts"},
-	"analysis/holders":   {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
+	"analysis/holders": {
+		"analysis/phases", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts",
+	},
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
@@ -564,9 +568,10 @@ const (
 
 // largePackages are those that may have up to mostPackage lines, and why they are not divided.
 var largePackages = map[string]string{
-	"recorder":       "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
-	"analysis/leaks": "one verdict from one pass over the steps: series, trends and what excuses a rise share their windows",
-	"export/table":   "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
+	"inspect/holders": "one report is one subject: its paths, their proof and what becomes of blocks without one share the state of a reading",
+	"recorder":        "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
+	"analysis/leaks":  "one verdict from one pass over the steps: series, trends and what excuses a rise share their windows",
+	"export/table":    "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
 }
 
 // TestSizes: a package has one job, and the command none of its own.

@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,8 +23,8 @@ const (
 	cupyPath = "cuda-pathfinder==1.9.1"
 )
 
-// TestCuPy records a program of CuPy. The recording equals the pool's own figures to the byte, and the first screen has the line that
-// keeps arrays.
+// TestCuPy records a program of CuPy, to which it attaches while the program runs. The recording and who equal the pool's own figures to
+// the byte. The first screen has the line that keeps arrays, and both name the list, and the view that keeps more than it shows.
 func TestCuPy(t *testing.T) {
 	dir := t.TempDir()
 	packages := filepath.Join(dir, "site-packages")
@@ -34,6 +35,7 @@ func TestCuPy(t *testing.T) {
 	var used, total, kept uint64
 	_, err := fmt.Sscanf(p.await(t, "USED "), "USED %d %d %d", &used, &total, &kept)
 	require.NoError(t, err)
+	checkCuPyHolders(t, p.pid, used)
 	c.interrupt(t)
 	screen := joinedLines(c.stdout.String())
 	require.Contains(t, joinedLines(c.stderr.String()), "CuPy 14.2.0")
@@ -42,6 +44,7 @@ func TestCuPy(t *testing.T) {
 	require.Contains(t, screen, "cupy_pool.py:")
 	require.Contains(t, screen, "CuPy reports no totals")
 	require.NotContains(t, screen, "PyTorch")
+	require.Contains(t, screen, "history[0..119]")
 
 	end := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals()
 	require.Len(t, end.Accounts, 1)
@@ -57,4 +60,49 @@ func TestCuPy(t *testing.T) {
 		}
 	}
 	require.Equal(t, total, segments, "what the pool took from the driver")
+}
+
+// checkCuPyHolders asks who holds the memory of cupy_pool.py, as it runs and stopped.
+func checkCuPyHolders(t *testing.T, pid int, used uint64) {
+	t.Helper()
+	type row struct {
+		Name, Tensors string
+		Bytes, Blocks uint64
+	}
+	for _, args := range [][]string{nil, {"--freeze"}} {
+		var report struct {
+			CuPy    string
+			Devices []struct {
+				Allocator         string
+				Allocated, Active uint64
+				Uncounted         bool
+			}
+			Rows   []row
+			Views  []struct{ Seen, Size uint64 }
+			Counts struct {
+				All uint64 `json:"all_found"`
+			} `json:"reference_counts"`
+			Notes []string
+		}
+		out, _, code := runs(t, append([]string{"who", "-p", itoa(pid), "--json"}, args...)...)
+		require.Zero(t, code)
+		require.NoError(t, json.Unmarshal([]byte(out), &report))
+		require.Equal(t, "14.2.0", report.CuPy)
+		require.Len(t, report.Devices, 1)
+		d := report.Devices[0]
+		require.Equal(t, "CuPy", d.Allocator)
+		require.Equal(t, []uint64{used, used}, []uint64{d.Allocated, d.Active})
+		require.False(t, d.Uncounted)
+		require.Equal(t, []row{
+			{"history[0..119]", "[512, 512] float32", 120 << 20, 120},
+			{"corner", "[1, 1024] float64", 8 << 20, 1},
+		}, report.Rows)
+		require.Equal(t, uint64(121), report.Counts.All)
+		require.Len(t, report.Views, 1)
+		require.Equal(t, uint64(8<<20), report.Views[0].Size)
+		require.Equal(t, uint64(8<<10), report.Views[0].Seen)
+		require.Empty(t, report.Notes)
+	}
+	screen, _, _ := runs(t, "who", "-p", itoa(pid))
+	require.Contains(t, joinedLines(screen), "the memory of CuPy's pool")
 }

@@ -197,13 +197,17 @@ func (s *holderScans) higher(now time.Time) bool {
 	return true
 }
 
-// allocated returns the bytes that the allocators of all devices have handed out, as far as known.
+// allocated returns the bytes that the allocators of all devices have handed out, as far as known. Of an allocator that reports no total
+// it counts the known blocks, if their holders can be found.
 func (h *recordedHeap) allocated() uint64 {
 	var sum uint64
 	totals := h.Totals()
 	for i := range totals.Accounts {
-		if a := &totals.Accounts[i]; a.Allocated != event.Unknown {
+		switch a := &totals.Accounts[i]; {
+		case a.Allocated != event.Unknown:
 			sum += a.Allocated
+		case a.Device.Allocator().Held():
+			sum += a.Live.Bytes
 		}
 	}
 	return sum

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -96,6 +97,12 @@ func (h *Index) addChanging(c *inspect.Changing) {
 	sum.BytesLow, sum.BytesHigh = sum.BytesLow+c.BytesLow, sum.BytesHigh+c.BytesHigh
 	sum.Ranges, sum.RangeBytes = sum.Ranges+c.Ranges, sum.RangeBytes+c.RangeBytes
 	h.Bytes, h.Blocks = h.Bytes+c.BytesLow, h.Blocks+c.BlocksLow
+}
+
+// Only reports whether all memory of the report is of one allocator.
+func (h *Index) Only(a allocator.Allocator) bool {
+	other := func(d scan.Device) bool { return d.Allocator != a }
+	return len(h.Report.Devices) > 0 && !slices.ContainsFunc(h.Report.Devices, other)
 }
 
 // Owner is the name of the group that block i of the report belongs to by owner.

@@ -29,12 +29,13 @@ type facts struct {
 	sizedFrees bool   // its frees carry the size of the block
 	sampled    bool   // its events are samples: the size is the bytes that one represents, the requested bytes are its own
 	simulated  bool   // gputrace knows its rules, so other settings can be simulated
+	held       bool   // gputrace finds the objects that hold its blocks
 }
 
 var known = map[Allocator]facts{
-	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true},
+	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true, held: true},
 	BFC:   {title: "BFC", sizedFrees: true},
-	CuPy:  {title: "CuPy"},
+	CuPy:  {title: "CuPy", held: true},
 	RMM:   {title: "RMM", sizedFrees: true},
 	OTel:  {title: "OpenTelemetry", sampled: true},
 }
@@ -56,6 +57,9 @@ func (a Allocator) SizedFrees() bool { return known[a].sizedFrees }
 // Sampled reports whether the allocator's events are samples. The size of each is the number of bytes that it represents, so
 // sums of sizes are estimates; the requested bytes belong to the sampled allocation itself.
 func (a Allocator) Sampled() bool { return known[a].sampled }
+
+// Held reports whether gputrace finds the objects that hold the allocator's blocks.
+func (a Allocator) Held() bool { return known[a].held }
 
 // Simulated reports whether gputrace can compute the effect of another allocator setting.
 func (a Allocator) Simulated() bool { return known[a].simulated }

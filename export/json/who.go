@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/event/allocator"
 )
 
 // whoVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -40,6 +41,7 @@ type whoFile struct {
 	Paused   string      `json:"paused,omitempty"`
 	Python   string      `json:"python,omitempty"`
 	Torch    string      `json:"torch,omitempty"`
+	CuPy     string      `json:"cupy,omitempty"`
 	Time     time.Time   `json:"time"`
 	BootTime uint64      `json:"boottime_ns"`
 	Devices  []whoDevice `json:"devices"`
@@ -59,10 +61,12 @@ type whoFile struct {
 }
 
 type whoDevice struct {
-	Device    int    `json:"device"`
-	Allocated uint64 `json:"allocated"`
-	Reserved  uint64 `json:"reserved"`
-	Active    uint64 `json:"active"`
+	Device    int     `json:"device"`
+	Allocator string  `json:"allocator,omitempty"` // PyTorch's is left out
+	Allocated uint64  `json:"allocated"`
+	Reserved  *uint64 `json:"reserved,omitempty"` // of CuPy's pool it is not known
+	Active    uint64  `json:"active"`
+	Uncounted bool    `json:"uncounted,omitempty"`
 }
 
 type whoTotal struct {
@@ -108,27 +112,28 @@ type whoView struct {
 }
 
 type whoBlock struct {
-	Device    int          `json:"device"`
-	Address   uint64       `json:"address"`
-	Size      uint64       `json:"size"`
-	Requested *uint64      `json:"requested,omitempty"` // PyTorch 1.13 does not keep it
-	Stream    uint64       `json:"stream"`
-	State     string       `json:"state"`
-	Pool      dumpPoolName `json:"pool"`
-	Category  string       `json:"category"`
-	Name      string       `json:"name"`
-	Group     string       `json:"group"`
-	Path      []whoStep    `json:"path,omitempty"`
-	Others    []whoPath    `json:"others,omitempty"`
-	Tensors   []whoTensor  `json:"tensors"`
-	Holders   int          `json:"holders"`
-	Missing   int          `json:"missing"`
-	Complete  string       `json:"complete"`
-	Confirmed bool         `json:"confirmed"`
-	Proved    bool         `json:"proved"`
-	Age       int64        `json:"age_ns"`
-	Class     string       `json:"class,omitempty"`
-	Why       string       `json:"why,omitempty"`
+	Device    int           `json:"device"`
+	Allocator string        `json:"allocator,omitempty"`
+	Address   uint64        `json:"address"`
+	Size      uint64        `json:"size"`
+	Requested *uint64       `json:"requested,omitempty"` // PyTorch 1.13 does not keep it
+	Stream    *uint64       `json:"stream,omitempty"`    // CuPy's pool is not asked
+	State     string        `json:"state"`
+	Pool      *dumpPoolName `json:"pool,omitempty"` // of PyTorch's allocator
+	Category  string        `json:"category"`
+	Name      string        `json:"name"`
+	Group     string        `json:"group"`
+	Path      []whoStep     `json:"path,omitempty"`
+	Others    []whoPath     `json:"others,omitempty"`
+	Tensors   []whoTensor   `json:"tensors"`
+	Holders   int           `json:"holders"`
+	Missing   int           `json:"missing"`
+	Complete  string        `json:"complete"`
+	Confirmed bool          `json:"confirmed"`
+	Proved    bool          `json:"proved"`
+	Age       int64         `json:"age_ns"`
+	Class     string        `json:"class,omitempty"`
+	Why       string        `json:"why,omitempty"`
 }
 
 type whoPath struct {
@@ -198,13 +203,14 @@ func newWhoFile(w *Who) *whoFile {
 	c := w.Holders.Completeness()
 	f := &whoFile{
 		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Paused: w.Paused, Python: r.Python, Torch: r.Torch,
+		CuPy: r.CuPy,
 		Time: w.Boot.Add(time.Duration(r.Time)).UTC(), BootTime: r.Time, Devices: []whoDevice{}, Totals: []whoTotal{},
 		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{},
 		Counts: whoCounts{c.All, c.Some, c.Missing, c.Unknown}, Paths: whoPaths{c.Named, c.Proved},
 		Views: []whoView{}, Blocks: []whoBlock{}, Notes: append([]string{}, r.Notes...), Cost: newWhoCost(r),
 	}
 	for _, d := range r.Devices {
-		f.Devices = append(f.Devices, whoDevice{d.Device, d.Allocated, d.Reserved, d.Active})
+		f.Devices = append(f.Devices, whoDevice{d.Device, allocatorName(d.Allocator), d.Allocated, known(d.Reserved), d.Active, d.Uncounted})
 	}
 	f.Changing = newDumpChanging(w.Holders.Changing)
 	for _, s := range r.Totals {
@@ -227,6 +233,14 @@ func newWhoFile(w *Who) *whoFile {
 	return f
 }
 
+// allocatorName is empty for PyTorch's allocator.
+func allocatorName(a allocator.Allocator) string {
+	if a == allocator.Torch {
+		return ""
+	}
+	return a.String()
+}
+
 func newWhoCost(r *holders.Report) whoCost {
 	s := &r.Stats
 	return whoCost{
@@ -237,10 +251,14 @@ func newWhoCost(r *holders.Report) whoCost {
 
 func newWhoBlock(b *holders.Block, group string) whoBlock {
 	out := whoBlock{
-		Device: b.Device, Address: b.Addr, Size: b.Size, Requested: known(b.Requested), Stream: b.Stream, State: b.State.String(),
-		Pool: poolName(b.Pool.Small, b.Pool.ID), Category: b.Category.String(), Name: b.Name(), Group: group,
+		Device: b.Device, Allocator: allocatorName(b.Allocator), Address: b.Addr, Size: b.Size, Requested: known(b.Requested),
+		State: b.State.String(), Category: b.Category.String(), Name: b.Name(), Group: group,
 		Path: newWhoSteps(b.Path), Tensors: []whoTensor{}, Holders: b.Holders, Missing: b.Missing, Complete: b.Complete.String(),
 		Confirmed: b.Confirmed, Proved: len(b.Path) > 0 && !b.ByShape, Age: int64(b.Age), Class: b.Class, Why: b.Why,
+	}
+	if b.Allocator == allocator.Torch {
+		pool := poolName(b.Pool.Small, b.Pool.ID)
+		out.Stream, out.Pool = &b.Stream, &pool
 	}
 	for _, p := range b.Others {
 		out.Others = append(out.Others, whoPath{p.String(), newWhoSteps(p)})

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -64,11 +65,21 @@ func Who(w io.Writer, in WhoInput) error {
 
 func (p *printer) whoTitle(in *WhoInput) {
 	r := in.Holders.Report
-	p.line("pid %d %s%s · who holds the caching allocator's memory", r.PID, words.Line(in.Command), in.Paused)
+	what, versions := "the caching allocator's memory", versionText("PyTorch", r.Torch)
+	if in.Holders.Only(allocator.CuPy) {
+		what, versions = "the memory of CuPy's pool", "CuPy "+words.Line(r.CuPy)
+	} else if r.CuPy != "" {
+		versions += " · CuPy " + words.Line(r.CuPy)
+	}
+	p.line("pid %d %s%s · who holds %s", r.PID, words.Line(in.Command), in.Paused, what)
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
-	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versionText("PyTorch", r.Torch), at,
+	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versions, at,
 		Duration(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
 	for _, d := range r.Devices {
+		if d.Allocator != allocator.Torch {
+			p.line("cuda:%d  %s's pool: %s in use", d.Device, d.Allocator, exactText(d.Allocated))
+			continue
+		}
 		line := fmt.Sprintf("cuda:%d  allocated %s", d.Device, exactText(d.Allocated))
 		if d.Active > d.Allocated {
 			line += fmt.Sprintf(", waiting for a stream %s", exactText(d.Active-d.Allocated))
@@ -175,10 +186,16 @@ func (p *printer) whoViews(h *holders.Index) {
 func (p *printer) whoKnown(h *holders.Index) {
 	p.line("")
 	var counted uint64
+	unknown := false
 	for _, d := range h.Report.Devices {
 		counted += d.Active
+		unknown = unknown || d.Uncounted
 	}
-	p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
+	if unknown {
+		p.field("balance", "unknown: the count of CuPy's pool was not found, so blocks may be missing")
+	} else {
+		p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
+	}
 	if c := h.Changing; c != nil {
 		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
 	}

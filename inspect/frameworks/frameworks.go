@@ -36,15 +36,18 @@ var rows = []row{
 	{name: Torch, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"}, file: "../version.py"},
 	{name: "JAX", globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
 	{name: "TensorFlow", globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
-	{name: "CuPy", globs: []string{"_softlink.cpython-*.so"}, file: "../../cupy/_version.py"},
+	{name: CuPy, globs: []string{"_softlink.cpython-*.so"}, file: "../../cupy/_version.py"},
 	{name: "RMM", globs: []string{"librmm.so"}, file: "../VERSION"},
 	{name: "ONNX Runtime", globs: []string{"libonnxruntime_providers_cuda.so"}, file: "../__init__.py"},
 	{name: "TensorRT", globs: []string{"libnvinfer.so*"}},
 	{name: "llama.cpp", globs: []string{"libggml-cuda.so*"}},
 }
 
-// Torch is the Name of PyTorch.
-const Torch = "PyTorch"
+// The Names of PyTorch and CuPy.
+const (
+	Torch = "PyTorch"
+	CuPy  = "CuPy"
+)
 
 // Of lists the frameworks whose libraries a process has mapped.
 func Of(p *process.Process, maps []process.Mapping) []Framework {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
@@ -50,7 +51,7 @@ func (r *reading) assemble(live *liveBlocks) error {
 	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks)),
 		chosen: make([]choice, len(live.blocks))}
 	a.holders = r.graph.Holders()
-	if !r.frozen && r.torch.KnowsTensors() {
+	if !r.frozen && (r.torch.KnowsTensors() || r.knowsArrays()) {
 		done, err := a.readAgain()
 		if err != nil {
 			return err
@@ -108,9 +109,13 @@ func (a *assembly) mapped() (regions []memory.Region, present []memory.Run, ok b
 	return memory.RegionsOf(maps), nil, err == nil
 }
 
-// uses reports whether a tensor still has a storage whose memory is that of a block, and the same Python object.
-func uses(t *torchlayout.Reader, g *target, b *Block) bool {
+// uses reports whether a tensor still has a storage whose memory is the block's, and the same Python object, or whether an array is
+// still in the block.
+func (r *reading) uses(t *torchlayout.Reader, g *target, b *Block) bool {
 	from, size := b.span()
+	if g.array {
+		return r.arrays.InBlock(t.Image(), g.object, from, size)
+	}
 	return t.InBlock(g.impl, g.storage, g.object, from, size)
 }
 
@@ -475,7 +480,7 @@ func (a *assembly) holds(c *candidate, b *Block) bool {
 	if a.now == nil {
 		return true
 	}
-	return uses(a.now.Reader(), &a.targets[c.target], b) && a.leads(c)
+	return a.uses(a.now.Reader(), &a.targets[c.target], b) && a.leads(c)
 }
 
 // leads reads every link of a path again.
@@ -516,10 +521,15 @@ func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
 	counts := counted{}
 	for _, k := range order {
 		g := &a.targets[k]
-		if a.now != nil && !uses(a.now.Reader(), g, b) {
+		if a.now != nil && !a.uses(a.now.Reader(), g, b) {
 			continue
 		}
 		found := a.confirmedHolders(g)
+		if g.array {
+			counts.addObject(a.torchNow(), g.object, found)
+			b.Tensors = a.addArray(b.Tensors, b, g, found)
+			continue
+		}
 		counts.add(a.torchNow(), g, found, len(b.Tensors))
 		if g.impl != 0 {
 			b.Tensors = append(b.Tensors, a.describe(a.torchNow(), g, found))
@@ -578,6 +588,8 @@ func (a *assembly) why(b *Block, block int, known bool) {
 	switch {
 	case b.State == inspect.StatePending:
 		b.Category = CategoryPending
+	case b.Allocator == allocator.CuPy:
+		a.whyArray(b, block, known)
 	case !a.torch.KnowsTensors():
 		b.Why = "the layout of PyTorch's tensors was not found"
 	case a.heap == nil && len(a.byBlock[block]) > 0:
@@ -612,7 +624,8 @@ func (a *assembly) leftover() {
 	for i := range a.live.blocks {
 		b := &a.live.blocks[i]
 		// Where Python held a block a moment ago, a pointer to it in C++ may be as old.
-		if len(b.Path) > 0 || b.State == inspect.StatePending || b.Category == CategoryChanging || a.now != nil && !a.seen(b) || a.younger(i) {
+		known := len(b.Path) > 0 || b.State == inspect.StatePending || b.Category == CategoryChanging
+		if known || b.Allocator != allocator.Torch || a.now != nil && !a.seen(b) || a.younger(i) {
 			continue
 		}
 		if len(a.byBlock[i]) == 0 {
@@ -620,7 +633,7 @@ func (a *assembly) leftover() {
 		}
 		for _, k := range a.byBlock[i] {
 			g := &a.targets[k]
-			if a.now != nil && !uses(a.now.Reader(), g, b) || g.impl == 0 && len(b.Tensors) > 0 {
+			if a.now != nil && !a.uses(a.now.Reader(), g, b) || g.impl == 0 && len(b.Tensors) > 0 {
 				continue
 			}
 			lost[a.graph.Addr(g.goal)] = append(lost[a.graph.Addr(g.goal)], i)
@@ -722,7 +735,7 @@ func (a *assembly) finish() {
 	report := a.report
 	report.Blocks, report.Devices, report.Time = a.live.blocks, a.live.devices, a.live.time
 	slices.SortStableFunc(report.Blocks, func(x, y Block) int {
-		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Addr, y.Addr))
+		return cmp.Or(cmp.Compare(x.Allocator, y.Allocator), cmp.Compare(x.Device, y.Device), cmp.Compare(x.Addr, y.Addr))
 	})
 	sums := [categories]Total{}
 	for i := range report.Blocks {

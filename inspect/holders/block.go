@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -109,10 +110,11 @@ func (t Truth) String() string {
 	return "unknown"
 }
 
-// Block is one live block of the caching allocator, and who holds it.
+// Block is one live block of an allocator, and who holds it.
 type Block struct {
 	inspect.Block // address, size, requested bytes, stream, state
 	Device        int
+	Allocator     allocator.Allocator
 	Pool          inspect.Pool
 	object        uint64 // what tensors have for its address: that of a MTLBuffer; 0: Addr
 	Category      Category
@@ -159,9 +161,9 @@ func (b *Block) Name() string {
 	return "<" + b.Category.String() + ">"
 }
 
-// Tensor is one tensor that uses a block's storage.
+// Tensor is one tensor that uses a block's storage, or one array in it.
 type Tensor struct {
-	Impl    uint64  // address of its TensorImpl
+	Impl    uint64  // address of its TensorImpl; 0: it is an array
 	Object  uint64  // address of its Python object, which is what id() gives; 0: it has none
 	Class   string  // its Python type, as "Parameter" or "Tensor"; empty without an Object
 	Shape   []int64 // elements; nil when the layout is not known
@@ -169,7 +171,7 @@ type Tensor struct {
 	Offset  int64   // where it begins in its storage, elements
 	// DType is as in torch.dtype without "torch.": "float32", "bfloat16"; empty when it is not known.
 	DType        string
-	Storage      uint64 // address of its StorageImpl
+	Storage      uint64 // address of its StorageImpl, of an array of the object that keeps the block
 	RequiresGrad Truth
 	Kind         Kind
 	// Base: nothing leads to it but views of which it is the ._base.

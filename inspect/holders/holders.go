@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package holders names the holders of GPU memory: for every live block of PyTorch's caching allocator, the tensors whose
-// storage it is, and a path to them from a module, a frame or a thread of the Python program, or through the autograd
+// Package holders names the holders of GPU memory: for every live block of PyTorch's caching allocator and of CuPy's pool, the
+// tensors whose storage it is, or the arrays in it, and a path to them from a module, a frame or a thread of the Python program, or through the autograd
 // graph. Everything is learnt by reading the process's memory from outside; nothing runs in it.
 package holders
 
 import (
 	"time"
 
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -46,6 +47,8 @@ type Report struct {
 	NoPython string
 	// Torch is the version in the file beside the library, as "2.15.0+cu132"; empty when it is not known.
 	Torch string
+	// CuPy is the same of CuPy, as "14.2.0".
+	CuPy string
 	// Devices are the allocator's own totals at Time.
 	Devices []Device
 	// Blocks are the live blocks (allocated and pending) of all devices at Time, by device and address: all of them, or where
@@ -67,8 +70,11 @@ type Report struct {
 
 // Device is what the allocator itself counts for one device.
 type Device struct {
-	inspect.DeviceTotals
-	Active uint64 // bytes of allocated and pending blocks
+	inspect.DeviceTotals // Reserved is inspect.Unknown of CuPy's pool
+	Allocator            allocator.Allocator
+	Active               uint64 // bytes of allocated and pending blocks
+	// Uncounted: the place of the allocator's own count is not known, and the bytes are the sum of the blocks that were found.
+	Uncounted bool
 	// Changing bounds what is not in Report.Blocks, because it changed while it was read. nil: nothing did.
 	Changing *inspect.Changing
 }

@@ -5,7 +5,9 @@
 package holders
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"runtime/debug"
 	"time"
 
@@ -33,26 +35,46 @@ var (
 // the blocks are still listed, their category is CategoryUnknown, and Notes say why. Concurrent calls are safe.
 // When ctx is done, a process that was stopped runs on at once, and the error is the cause of ctx.
 func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
-	allocator, err := inspect.Find(p)
-	if err != nil {
-		return nil, err
+	report := &Report{PID: p.PID}
+	report.setVersions(p)
+	torch, absent := inspect.Find(p)
+	if absent != nil && (report.CuPy == "" || !errors.Is(absent, inspect.ErrNoAllocator) && !errors.Is(absent, inspect.ErrOtherBackend)) {
+		return nil, absent
 	}
 	options := Options{}
 	if o != nil {
 		options = *o
 	}
 	if options.MaxHeld == 0 {
-		if options.MaxHeld, err = roomToRead(); err != nil {
+		held, err := roomToRead()
+		if err != nil {
 			return nil, err
 		}
-	}
-	report := &Report{PID: p.PID}
-	if maps, err := p.Maps(); err == nil {
-		report.Torch, _ = frameworks.PyTorch(p, maps)
+		options.MaxHeld = held
 	}
 	code := torchlayout.NewCode(p)
 	defer code.Close()
-	return read(ctx, &linuxProcess{p, allocator}, code, report, &options)
+	report, err := read(ctx, &linuxProcess{p, torch}, code, report, &options)
+	if err == nil && absent != nil && len(report.Devices) == 0 { // CuPy has no pool, or its objects could not be read
+		return nil, absent
+	}
+	return report, err
+}
+
+// setVersions sets the versions of the frameworks that a process has loaded.
+func (r *Report) setVersions(p *process.Process) {
+	maps, err := p.Maps()
+	if err != nil {
+		return
+	}
+	for _, f := range frameworks.Of(p, maps) {
+		switch f.Name {
+		case frameworks.Torch:
+			r.Torch = f.Version
+		case frameworks.CuPy:
+			r.CuPy = cmp.Or(f.Version, "of an unknown version")
+		}
+	}
 }
 
 // roomToRead returns how much of a job's memory may be held, 0 for as much as is quickest, or the reason why nothing may.
@@ -65,7 +87,7 @@ func roomToRead() (uint64, error) {
 	return limits.HoldersMemory()
 }
 
-// linuxProcess is a process of this machine: what the kernel shows of it, and PyTorch's allocator for CUDA.
+// linuxProcess is a process of this machine: what the kernel shows of it, and PyTorch's allocator for CUDA, nil if it has none.
 type linuxProcess struct {
 	*process.Process
 	allocator *inspect.Allocator
@@ -81,9 +103,12 @@ func (l *linuxProcess) interpreter() (*pyobject.Heap, error) { return pyobject.F
 
 // live implements system.
 func (l *linuxProcess) live(ctx context.Context, mapTimeout time.Duration) (*liveBlocks, error) {
-	m, err := l.allocator.MapNow(ctx, mapTimeout)
-	if err != nil {
-		return nil, err
+	m := &inspect.Map{}
+	if l.allocator != nil {
+		var err error
+		if m, err = l.allocator.MapNow(ctx, mapTimeout); err != nil {
+			return nil, err
+		}
 	}
 	blocks := newLive(m)
 	if blocks.time == 0 { // there is no device whose reading has a time

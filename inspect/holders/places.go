@@ -79,6 +79,9 @@ func (a *assembly) places() error {
 // moved lists the slots of the program that do not hold what they did, those that read best first.
 func (a *assembly) moved() (out []*objgraph.Holder) {
 	for g := range a.holders {
+		if k, ok := a.targetOf[uint32(g)]; ok && a.targets[k].array {
+			continue // its place is followed for tensors only
+		}
 		same := a.same(uint32(g))
 		for i := range a.holders[g] {
 			h := &a.holders[g][i]

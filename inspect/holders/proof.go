@@ -196,7 +196,7 @@ func (p *proof) quick(took time.Duration, pages int) bool {
 // stands reports whether a path leads to its block, in what was read at some moment.
 func (a *assembly) stands(now *objgraph.Recheck, c *claim) bool {
 	b := &a.live.blocks[c.block]
-	if !uses(now.Reader(), &a.targets[c.chosen.target], b) || !a.leadsIn(now, c.chosen) {
+	if !a.uses(now.Reader(), &a.targets[c.chosen.target], b) || !a.leadsIn(now, c.chosen) {
 		return false
 	}
 	for _, key := range c.keys {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/event/allocator"
+	"github.com/gputrace/gputrace/inspect/holders/internal/arrays"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -30,6 +32,7 @@ type reading struct {
 	unread     bool           // there is one, and it could not be read
 	leaves     *memory.Leaves
 	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
+	arrays     *arrays.Reader       // nil: the program has no CuPy
 	torch      *torchlayout.Reader
 	attributes *torchlayout.Attributes
 	graph      *objgraph.Graph
@@ -44,13 +47,14 @@ type reading struct {
 	limits  *pyobject.Limits              // nil: none was looked for
 }
 
-// target is a tensor, or a storage without one, whose memory lies in a segment of the allocator.
+// target is a tensor, a storage without one, or an array, whose memory lies in a segment of an allocator.
 type target struct {
-	impl    uint64 // 0 for a storage
-	object  uint64 // Python object of the tensor or storage; 0: it has none
-	storage uint64
+	impl    uint64 // 0 for a storage and for an array
+	object  uint64 // Python object of the tensor or storage, or the array; 0: it has none
+	storage uint64 // of an array the object that keeps the block
 	data    uint64 // address of the memory
 	goal    uint32
+	array   bool
 }
 
 func read(ctx context.Context, p system, code *torchlayout.Code, report *Report, o *Options) (*Report, error) {
@@ -108,7 +112,11 @@ const (
 
 // live reads the allocator's map.
 func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
-	return r.p.live(r.ctx, mapTimeout)
+	l, err := r.p.live(r.ctx, mapTimeout)
+	if err != nil || r.arrays == nil {
+		return l, err
+	}
+	return l, r.addArrays(l)
 }
 
 // copy reads the memory and then, in one burst, the allocator state; while the process is stopped, if that was asked for.
@@ -157,8 +165,7 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 func (r *reading) copyListed() (*liveBlocks, error) {
 	start := time.Now()
 	r.heap = r.python()
-	r.leaves = r.newLeaves()
-	r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi())
+	r.findObjects()
 	live, err := r.live(firstTimeout)
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
@@ -208,17 +215,18 @@ func (r *reading) limit(runs []memory.Run) []memory.Run {
 
 // analyse finds the layouts and walks over the objects. tids are the threads of the process, see threadIDs.
 func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
-	n := r.objects
-	if n == nil {
-		r.leaves = r.newLeaves()
-		n = torchlayout.Find(r.im, r.leaves, r.p.abi())
+	if r.objects == nil {
+		r.findObjects()
+		r.addCopied(live)
 	}
 	if r.ctx.Err() != nil {
 		return
 	}
-	t, notes := torchlayout.NewReader(n, r.heap, r.code, live)
-	r.report.Notes = append(r.report.Notes, notes...)
-	r.report.Stats.Native = n.Total()
+	t, notes := torchlayout.NewReader(r.objects, r.heap, r.code, live)
+	if !live.without(allocator.Torch) {
+		r.report.Notes = append(r.report.Notes, notes...)
+	}
+	r.report.Stats.Native = r.objects.Total()
 	r.torch, r.graph = t, objgraph.New(t, tids, r.leaves)
 	r.findTargets(live)
 	if r.heap == nil {
@@ -346,6 +354,7 @@ func (r *reading) proved() (*pyobject.Heap, error) {
 
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.
 func (r *reading) findTargets(live *liveBlocks) {
+	r.findArrays(live)
 	t := r.torch
 	if !t.KnowsTensors() {
 		return

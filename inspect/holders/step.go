@@ -341,6 +341,11 @@ func (r *reading) key(s *Step, key uint64, depth int) {
 // field's offset.
 func (r *reading) slotName(object, offset uint64) string {
 	if t := r.torch.Heap().TypeOf(r.im, object); t != nil {
+		if r.arrays != nil {
+			if name := r.arrays.Field(t, offset); name != "" {
+				return name
+			}
+		}
 		if name := r.attributes.Of(t, offset); name != "" {
 			return name
 		}

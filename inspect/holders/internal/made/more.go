@@ -9,9 +9,12 @@ const (
 )
 
 // AddGlobal adds a variable to the module __main__.
-func (m *Process) AddGlobal(name string, value uint64) {
-	n, keys := m.Word(m.main+0x10), m.Word(m.main+0x20)
-	m.put(m.main+0x10, n+1)
+func (m *Process) AddGlobal(name string, value uint64) { m.addTo(m.main, name, value) }
+
+// addTo adds an entry to a dictionary that has room for it.
+func (m *Process) addTo(dict uint64, name string, value uint64) {
+	n, keys := m.Word(dict+0x10), m.Word(dict+0x20)
+	m.put(dict+0x10, n+1)
 	m.put(keys+24, n+1)
 	m.put(keys+32+16+16*n, m.str(name), value)
 }

@@ -342,11 +342,16 @@ type Objects struct {
 	total  int
 }
 
-// Find looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects.
-func Find(im *memory.Image, l *memory.Leaves, abi ABI) *Objects {
+// Find looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects. also looks at each page
+// too, and reports whether it has objects that matter.
+func Find(im *memory.Image, l *memory.Leaves, abi ABI, also ...func(addr uint64, page []byte) bool) *Objects {
 	n := &Objects{classes: newClasses(im), abi: abi}
 	im.EachPage(func(addr uint64, page []byte) uint64 {
-		if n.scan(addr, page) {
+		found := n.scan(addr, page)
+		for _, scan := range also {
+			found = scan(addr, page) || found
+		}
+		if found {
 			im.Keep(addr, page)
 		}
 		l.Scan(addr, page)
