@@ -219,8 +219,8 @@ func sayLonger(e *Evidence) string {
 
 func sayGrew(e *Evidence) string {
 	of, what := "elements", "delete what is no longer needed, or keep it on the CPU"
-	if e.Grew.IsQueue() {
-		what = "give the queue a maxsize, or keep its elements on the CPU"
+	if e.Facts.Queue && e.Grew.IsQueue() {
+		what = "give the queue a maxsize for which there is room, or keep its elements on the CPU"
 	}
 	if strings.HasSuffix(e.Grew.Container, ".param_groups") || strings.HasSuffix(e.Grew.Container, "_hooks") {
 		what = "delete what is no longer needed" // these are used where they are

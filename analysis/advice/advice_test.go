@@ -455,9 +455,15 @@ func TestContainers(t *testing.T) {
 		"opt.param_groups grew from 35 to 49 elements: delete what is no longer needed": {Container: "opt.param_groups", From: 35, To: 49},
 		"g.waiting grew from 9 to 19 keys: delete what is no longer needed, or":         {Container: "g.waiting", From: 9, To: 19, Keys: true},
 	} {
-		got := Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g})
+		got := Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g, Facts: Facts{Queue: true}})
 		require.True(t, strings.HasPrefix(got, want), got)
 	}
+}
+
+// TestQueueByName: a list or deque of that name has no maxsize.
+func TestQueueByName(t *testing.T) {
+	g := varpath.Growth{Container: "engine.queue", To: 78}
+	require.NotContains(t, Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g}), "maxsize")
 }
 
 // TestChainOfElement: an element of a tuple cannot be assigned.

@@ -16,10 +16,9 @@ import (
 // A step that is under way and the windows of the trend explain less.
 const beyondShare = 16
 
-// divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes, and blocks for another
-// variable. Where readings found that, the variable that grows gets no more of the line than has grown. Only memory without
-// a holder is taken, since it can belong to either; what has the holder of the finding counts first. It returns the rows with the parts
-// that were taken out appended.
+// divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes that are freed again, and
+// blocks for another variable, as far as readings found such. Only memory without a holder is taken, since it can belong to either; what
+// has the holder of the finding counts first. It returns the rows with the parts that were taken out appended.
 func (g *grouping) divide(entries []view.Row) []view.Row {
 	if g.leaks == nil {
 		return entries
@@ -28,7 +27,7 @@ func (g *grouping) divide(entries []view.Row) []view.Row {
 	var beyond []int
 	for i := range g.leaks.Findings {
 		f := &g.leaks.Findings[i]
-		if f.Holder == "" || f.LiveBytes == 0 || f.Shared && f.Grown == 0 { // 0: it is not known
+		if f.Holder == "" || f.Kept == 0 { // 0: it is not known
 			continue
 		}
 		room, open := g.roomOf(f, out)
@@ -56,10 +55,7 @@ func (g *grouping) divide(entries []view.Row) []view.Row {
 // roomOf returns how many bytes without a holder can belong to a finding, and the rows that have them, those with
 // blocks of the finding's size first; no rows if all of them can.
 func (g *grouping) roomOf(f *leaks.Finding, entries []view.Row) (room int64, open []int) {
-	room = int64(f.LiveBytes)
-	if f.Shared {
-		room = int64(f.Grown)
-	}
+	room = int64(max(f.Grown, f.Kept-min(f.Kept, f.Others)))
 	most := room + room/beyondShare
 	for k := range entries {
 		e := &entries[k]

@@ -98,6 +98,7 @@ func (g *gathered) add(b *scan.Block) {
 				g.hook(b.Path[:i], s.Index)
 			}
 		}
+		g.Queue = g.Queue || isQueue(b.Path[:i+1])
 		if s.Most > 0 && i+1 < len(b.Path) {
 			g.Full, g.open, within = true, g.open || s.Length < s.Most, true
 			g.bound(s, b.Path[i+1].Addr, b)
@@ -114,6 +115,20 @@ func (g *gathered) add(b *scan.Block) {
 	if g.Chain = max(g.Chain, chain); g.Reset == "" {
 		g.Reset = reset
 	}
+}
+
+// queues are the classes that keep their elements in an attribute queue or _queue (Lib/queue.py, Lib/asyncio/queues.py).
+var queues = map[string]bool{"Queue": true, "PriorityQueue": true, "LifoQueue": true}
+
+// isQueue reports whether a path leads to the elements of a queue.
+func isQueue(p scan.Path) bool {
+	last := len(p) - 1
+	if p[last].Kind != scan.StepAttribute || p[last].Name != "queue" && p[last].Name != "_queue" {
+		return false
+	}
+	for last--; last >= 0 && p[last].Kind == scan.StepDict; last-- {
+	}
+	return last >= 0 && queues[p[last].Type]
 }
 
 // hook counts a hook of an object.

@@ -26,21 +26,21 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 	return last.Event.Time
 }
 
-// roomAtFailure sets what the device of the failed request had left: less than the request, and what the allocator has cached. At the
-// end, the program may have freed everything.
+// roomAtFailure sets what the device of the failed request has left for what grows from step to step: all that PyTorch had, and less than
+// what the driver refused it, without what is in use between steps. Other memory of the failing step leaves room for the next one. At the
+// end, the program may have freed everything. Where the driver was not asked, as beyond the program's own limit, nothing follows.
 func (f *Finder) roomAtFailure() {
 	failed, _ := f.trace.Refusals()
 	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return f.options.Until > 0 && r.Event.Time == f.options.Until })
-	if i < 0 {
+	if i < 0 || f.detector == nil || len(failed[i].Tries) == 0 || failed[i].Event.Reserved == event.Unknown {
 		return
 	}
 	e := &failed[i].Event
-	left := e.Size
-	for _, try := range failed[i].Tries {
-		left = max(left, try.Size)
-	}
-	if e.Reserved != event.Unknown && e.Reserved > e.Allocated {
-		left += e.Reserved - e.Allocated
+	left := e.Reserved + failed[i].Tries[len(failed[i].Tries)-1].Size
+	if total := f.detector.totals[place{e.Layer, e.Device, e.PID}]; total != nil {
+		if latest := total.latest(); len(latest) > 0 {
+			left -= min(left, uint64(max(0, latest[len(latest)-1].bytes)))
+		}
 	}
 	if free, ok := f.options.Free[e.Device]; !ok || free > left {
 		f.options.Free = maps.Clone(f.options.Free)

@@ -200,7 +200,6 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if step := table.At(o.Until); o.Until > 0 && step > 0 {
 		f.steps.Last, f.steps.Count = step-1, max(0, step-f.loop)
 	}
-	f.roomAtFailure()
 	if table.Source != "" {
 		f.detector = f.newDetector()
 	}
@@ -287,6 +286,7 @@ func (f *Finder) before(e *event.Event, h *heap.Heap) {
 
 // Report returns the verdict, after the replay.
 func (f *Finder) Report() *Report {
+	f.roomAtFailure()
 	r := judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
 	if r.Past = f.past; r.Doubt == "" && len(r.Findings) > 0 && f.isOutside() {
 		r.Doubt = MayBeOver

@@ -56,8 +56,10 @@ type Finding struct {
 	// Newer is the number of LiveBlocks that the scan that found Holder does not cover, most of them because they are
 	// newer. They are attributed to Holder because they are alike.
 	Newer uint64
-	// Shared: a reading found that another variable than Holder held a part of the blocks of its lines.
-	Shared bool
+	// Kept is LiveBytes and those of its stacks in other size classes of which blocks are hardly ever freed.
+	Kept uint64
+	// Others is the most bytes of its lines that a reading found with another variable than Holder; 0: none, or too little.
+	Others uint64
 
 	Blocks    float64 // per step
 	Requested float64 // bytes per step; NaN: not known
@@ -256,6 +258,7 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)
 	f.blocks = d.sitesOfGroup(k, g)
 	f.Stacks = stacksOf(f.blocks)
+	d.keep(&f, k.place)
 	d.nameHolder(&f, o)
 	d.usualEnd(&f, g)
 	return f
@@ -418,14 +421,18 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 	for _, line := range f.Sites {
 		f.Holder = cmp.Or(f.Holder, o.Garbage[line])
 	}
-	f.Shared = f.Holder != "" && (f.isShared(o.Holders) || slices.ContainsFunc(o.Earlier, f.isShared))
+	if f.Holder != "" {
+		for _, all := range append(slices.Clip(o.Earlier), o.Holders) {
+			f.Others = max(f.Others, f.heldByOthers(all))
+		}
+	}
 }
 
 // sharedPart: a variable shares the lines of a finding if it held 1/sharedPart of their blocks' bytes.
 const sharedPart = 20
 
-// isShared reports whether a scan found a part of the blocks of its lines with another variable.
-func (f *Finding) isShared(all []Holder) bool {
+// heldByOthers returns the bytes of its lines that a scan found with another variable; 0: too little to matter.
+func (f *Finding) heldByOthers(all []Holder) uint64 {
 	var sum, others uint64
 	for i := range all {
 		if h := &all[i]; slices.Contains(f.Sites, h.Site) {
@@ -435,7 +442,24 @@ func (f *Finding) isShared(all []Holder) bool {
 			}
 		}
 	}
-	return others > 0 && others >= sum/sharedPart
+	if others < sum/sharedPart {
+		return 0
+	}
+	return others
+}
+
+// fallShare: blocks of a size class are hardly ever freed if never 1/fallShare of those that survive a step were.
+const fallShare = 10
+
+// keep sets Kept.
+func (d *detector) keep(f *Finding, p place) {
+	for k, s := range d.sites {
+		_, of := slices.BinarySearch(f.Stacks, k.stack)
+		if latest := s.series.latest(); of && k.place == p && len(latest) > 0 && (f.blocks[k] || fallShare*s.fall <= s.top) {
+			f.Kept += uint64(max(0, latest[len(latest)-1].plus(s.lent).bytes)) // what survives the last step, as LiveBytes
+		}
+	}
+	f.Kept = max(f.Kept, f.LiveBytes)
 }
 
 // isMostOf reports whether a finding is at least half of the held memory of its sites; otherwise it may have another

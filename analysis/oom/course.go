@@ -3,8 +3,6 @@
 package oom
 
 import (
-	"slices"
-
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -31,6 +29,9 @@ type stepUse struct {
 	idle  uint64 // reserved and not allocated at Peak; event.Unknown
 	other uint64 // outside PyTorch at its beginning; event.Unknown: not observed
 	frees uint64
+	// failed: a request of the step failed. after is the highest total that an allocation after it came to; 0: there was none.
+	failed bool
+	after  uint64
 }
 
 // passes are the allocations of one line, by their number within a step.
@@ -121,6 +122,7 @@ func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved
 	}
 	c.climb.see(e.Time, c.last, allocated, c.made)
 	c.last = allocated
+	s.see(e, allocated)
 	switch e.Kind {
 	case event.KindAlloc:
 		c.made = c.made.Plus(heap.CountOf(e.Size, e.Size))
@@ -139,6 +141,16 @@ func (f *follower) noteTotal(key accountKey, e *event.Event, allocated, reserved
 		}
 	}
 	c.seeLines(step, allocated, line)
+}
+
+// see follows what becomes of a step in which a request failed.
+func (s *stepUse) see(e *event.Event, allocated uint64) {
+	switch {
+	case e.Kind == event.KindOutOfMemory:
+		s.failed, s.after = true, 0
+	case e.Kind == event.KindAlloc && s.failed:
+		s.after = max(s.after, allocated)
+	}
 }
 
 // seeLines passes a total to the lines that were refused something; line is the one that has allocated.
@@ -242,7 +254,7 @@ func (f *follower) setCourse(c *Case) {
 	if n := len(before); n > 0 && before[n-1].Step == c.Step {
 		c.floor, before = before[n-1].floor, before[:n-1]
 	}
-	before = f.usualSteps(c, before)
+	before = usualSteps(before)
 	for i := range before {
 		s := &before[i]
 		c.Healthy, c.rise = most(c.Healthy, s.Peak), most(c.rise, s.Peak-min(s.Peak, s.floor))
@@ -256,21 +268,19 @@ func (f *follower) setCourse(c *Case) {
 	}
 }
 
-// usualSteps returns the steps before a case that are no evidence of what fails: those in which other requests failed are left out, unless
-// there is no other step.
-func (f *follower) usualSteps(c *Case, before []stepUse) []stepUse {
-	failed := map[int]bool{}
-	for i := range f.cases {
-		if f.cases[i].PID == c.PID {
-			failed[f.cases[i].Step] = true
+// usualSteps returns the steps before a case. Where a request failed in one, what it came to by then is no evidence that it fits: only what
+// it allocated afterwards counts, or nothing.
+func usualSteps(before []stepUse) []stepUse {
+	var out []stepUse
+	for _, s := range before {
+		if s.failed {
+			s.Peak, s.idle = s.after, event.Unknown
+		}
+		if s.Step > 0 && (!s.failed || s.after > 0) {
+			out = append(out, s)
 		}
 	}
-	before = slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return s.Step == 0 })
-	usual := slices.DeleteFunc(slices.Clone(before), func(s stepUse) bool { return failed[s.Step] })
-	if len(usual) > 0 {
-		return usual
-	}
-	return before
+	return out
 }
 
 // most returns the larger of the known values.

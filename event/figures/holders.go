@@ -21,5 +21,6 @@ type HolderFacts struct {
 	Full       bool   `json:"full,omitempty"`       // all containers with a bound that lead to its blocks have reached it
 	Was        uint64 `json:"was,omitempty"`        // Length at the first reading, if Most and Each were about the same; 0: not known
 	Each       uint64 `json:"each,omitempty"`       // bytes of its blocks for an element of these containers, on average
+	Queue      bool   `json:"queue,omitempty"`      // a queue.Queue or an asyncio.Queue, or a class alike, has them in its container
 	Category   string `json:"category,omitempty"`   // purpose of the blocks
 }

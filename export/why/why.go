@@ -339,11 +339,14 @@ func roomText(c *oom.Case) string {
 
 // aloneText says that the request would not have fitted either if PyTorch had nothing else in use.
 func aloneText(c *oom.Case) string {
-	room := figures.Add(c.Free, c.Torch.Reserved)
+	room, limit := figures.Add(c.Free, c.Torch.Reserved), ""
+	if !c.Device.Type.MPS() && c.Limit < room && c.LimitBelow == 0 {
+		room, limit = c.Limit, " by its own limit (set_per_process_memory_fraction)"
+	}
 	if c.Device.Type.MPS() || limits(c) || room == event.Unknown || c.Requested == event.Unknown || c.Requested <= room {
 		return ""
 	}
-	return fmt.Sprintf(". PyTorch could have at most %s here, less than this request alone", table.Bytes(room))
+	return fmt.Sprintf(". PyTorch could have at most %s here%s, less than this request alone", table.Bytes(room), limit)
 }
 
 // limits reports whether the program's own limit refused a request for which the device had room.

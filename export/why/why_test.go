@@ -42,7 +42,9 @@ func TestAlone(t *testing.T) {
 	require.Contains(t, Text(&c), "512.0 MiB of the device was free. "+said+". The steps before peaked at 2.0 GiB")
 	c.Decision, c.Larger = oom.LargerStep, true
 	require.Contains(t, Text(&c), said)
-	c.Free = event.Unknown
+	c.Limit = 12 * oomGiB
+	require.Contains(t, Text(&c), "PyTorch could have at most 12.0 GiB here by its own limit (set_per_process_memory_fraction), less than this")
+	c.Free, c.Limit = event.Unknown, event.Unknown
 	require.NotContains(t, Text(&c), "alone")
 }
 
