@@ -16,9 +16,9 @@ import (
 // A step that is under way and the windows of the trend explain less.
 const beyondShare = 16
 
-// divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes that are freed again, and
-// blocks for another variable, as far as readings found such. Only memory without a holder is taken, since it can belong to either; what
-// has the holder of the finding counts first. It returns the rows with the parts that were taken out appended.
+// divide takes out of the rows of growing lines what does not grow: a line can also allocate blocks of other sizes that are freed again,
+// and blocks for another variable, as far as readings found such. Only memory without a holder is taken, since it can belong to either;
+// what has the holder of the finding counts first. It returns the rows with the parts that were taken out appended.
 func (g *grouping) divide(entries []view.Row) []view.Row {
 	if g.leaks == nil {
 		return entries

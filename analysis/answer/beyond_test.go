@@ -17,8 +17,8 @@ import (
 func TestGrowingLineAllocatesOther(t *testing.T) {
 	const kept = "log.kept[0..6]"
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
-		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, LiveBytes: 1600, Kept: 1600, Others: 600, Holder: kept,
-		Stacks: []event.StackID{1},
+		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, LiveBytes: 1600, Kept: 1600, Others: 600,
+		Holder: kept, Stacks: []event.StackID{1},
 	}}}
 	of := func(holder string, bytes int64, blocks uint64) view.Row {
 		e := entry(1, bytes)

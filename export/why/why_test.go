@@ -43,7 +43,7 @@ func TestAlone(t *testing.T) {
 	c.Decision, c.Larger = oom.LargerStep, true
 	require.Contains(t, Text(&c), said)
 	c.Limit = 12 * oomGiB
-	require.Contains(t, Text(&c), "PyTorch could have at most 12.0 GiB here by its own limit (set_per_process_memory_fraction), less than this")
+	require.Contains(t, Text(&c), "at most 12.0 GiB here by its own limit (set_per_process_memory_fraction), less than this")
 	c.Free, c.Limit = event.Unknown, event.Unknown
 	require.NotContains(t, Text(&c), "alone")
 }
