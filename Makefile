@@ -1,5 +1,5 @@
 # Packages in which goroutines meet, and that are quick: they run a second time, under the race detector.
-RACE := ./analysis/oom ./analysis/view ./cpython ./export/chart ./internal/notify ./internal/nvml ./internal/output ./internal/progress ./internal/top \
+RACE := ./analysis/oom ./analysis/view ./cpython ./export/chart ./cmd/gputrace/internal/notify ./internal/nvml ./internal/output ./cmd/gputrace/internal/progress ./internal/top \
 	./process ./recorder/... ./recording ./symbolize ./unwind
 
 # The version of PyTorch on which "make test" also runs the tests of the allocator's books; "make test-versions" runs them on all.

@@ -56,7 +56,7 @@ type Finding struct {
 	// Newer is the number of LiveBlocks that the scan that found Holder does not cover, most of them because they are
 	// newer. They are attributed to Holder because they are alike.
 	Newer uint64
-	// Kept is LiveBytes and those of its stacks in other size classes of which blocks are hardly ever freed.
+	// Kept is LiveBytes and the bytes of its stacks in other size classes of which blocks are hardly ever freed.
 	Kept uint64
 	// Others is the most bytes of its lines that a reading found with another variable than Holder; 0: none, or too little.
 	Others uint64

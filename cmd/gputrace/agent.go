@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/agent"
-	"github.com/gputrace/gputrace/internal/advice"
-	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/recorder/local"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 )
 
 // shells are the shells with a completion script, which asks the program itself what can follow.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 )
 
 // doctorOptions is a parsed doctor command line.

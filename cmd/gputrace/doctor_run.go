@@ -8,9 +8,9 @@ import (
 	"errors"
 	"os"
 
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/doctor"
-	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // examine prints the doctor's findings. Its error has no text, because the verdict is the last line.

@@ -17,15 +17,15 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
-	"github.com/gputrace/gputrace/internal/advice"
-	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/local"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"

@@ -13,12 +13,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
 )
 
 // examples are the examples of all commands.

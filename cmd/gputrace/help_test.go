@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 
 	"github.com/stretchr/testify/require"
 )

@@ -10,11 +10,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/processes"
-	"github.com/gputrace/gputrace/internal/advice"
-	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder/local"
 )
 

@@ -10,13 +10,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/mcpserver"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/servecli"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/limits"
-	"github.com/gputrace/gputrace/internal/mcpserver"
 	_ "github.com/gputrace/gputrace/internal/secure" // with file capabilities, the environment is whole
-	"github.com/gputrace/gputrace/internal/servecli"
 	"github.com/gputrace/gputrace/internal/words"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 

@@ -15,9 +15,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder/folder"
 	"github.com/gputrace/gputrace/recording"

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 
 	"github.com/stretchr/testify/require"
 

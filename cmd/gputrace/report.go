@@ -10,13 +10,13 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/gatecli"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )

@@ -5,8 +5,8 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/gatecli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
 )
 
 func runCommand() *cli.Command {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/internal/advice"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/top"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"

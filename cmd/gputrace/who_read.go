@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	scan "github.com/gputrace/gputrace/inspect/holders"
-	"github.com/gputrace/gputrace/internal/advice"
-	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"

@@ -8,10 +8,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/phases"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/gatecli"
 )
 
 // windowFlags returns the flags of the commands that can select a part of a recording.

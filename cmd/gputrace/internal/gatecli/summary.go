@@ -9,10 +9,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/summary"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // SummaryCommand is gputrace summary.

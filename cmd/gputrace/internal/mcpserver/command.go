@@ -16,7 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/urfave/cli/v2"
 
-	flags "github.com/gputrace/gputrace/internal/cli"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 

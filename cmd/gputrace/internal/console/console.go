@@ -17,11 +17,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"

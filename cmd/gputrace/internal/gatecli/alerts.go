@@ -13,9 +13,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/alerts"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/notify"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/notify"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/folder"

@@ -13,12 +13,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export/fleet"
 	"github.com/gputrace/gputrace/export/table"
-	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // DatasetName is the format of export that is a folder of tables, for many recordings. The others are files of one.

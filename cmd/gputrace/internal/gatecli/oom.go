@@ -7,9 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
 )
 
 // OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/internal/notify"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/notify"
 )
 
 // TestDelivers: each message gets to the file, the command and the webhook, in order.

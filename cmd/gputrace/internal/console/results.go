@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 
 	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/screen"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder/folder"
 )
 

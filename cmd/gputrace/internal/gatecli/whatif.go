@@ -9,12 +9,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/whatif"
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
 )
 
 // WhatIfCommand returns gputrace whatif.

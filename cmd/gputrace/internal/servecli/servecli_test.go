@@ -31,7 +31,7 @@ import (
 const testVersion = "1.2.3"
 
 // old is a recording of an earlier version.
-const old = "../../cmd/gputrace/testdata/recording-1.6.gputrace"
+const old = "../../testdata/recording-1.6.gputrace"
 
 // record writes a recording of a program that keeps a block each step. o changes how it begins; cut leaves out its end.
 func record(t *testing.T, path string, o func(*recording.Info), cut bool) {

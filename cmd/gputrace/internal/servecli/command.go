@@ -19,12 +19,12 @@ import (
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/table"
-	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/words"
 )
 

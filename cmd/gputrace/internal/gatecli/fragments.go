@@ -7,10 +7,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	flags "github.com/gputrace/gputrace/cmd/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/console"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
-	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/console"
 )
 
 // FragmentsCommand is gputrace fragments.

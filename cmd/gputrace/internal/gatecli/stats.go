@@ -12,9 +12,9 @@ import (
 	"syscall"
 
 	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/cmd/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/process"
 )
 
