@@ -131,9 +131,9 @@ var mayImport = map[string][]string{
 	"analysis/trailer": {
 		"analysis/balance", "analysis/phases", "analysis/view", "event", "event/figures", "heap", "internal/sorts", "recording",
 	},
-	"internal/exit":                 {},
-	"internal/build":                {"internal/nvml"},
-	"cmd/gputrace/internal/advice":  {
+	"internal/exit":  {},
+	"internal/build": {"internal/nvml"},
+	"cmd/gputrace/internal/advice": {
 		"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature",
 	},
 	"cmd/gputrace/internal/console": {
@@ -141,13 +141,13 @@ var mayImport = map[string][]string{
 		"internal/output", "cmd/gputrace/internal/progress", "internal/words", "process", "recorder", "recorder/folder", "recorder/notice",
 		"recorder/reconcile", "tracer/hook",
 	},
-	"internal/size":                 {},
-	"internal/secure":               {},
-	"internal/limits":               {},
-	"internal/footprint":            {"internal/elfimage"},
-	"internal/index":                {},
-	"internal/sorts":                {},
-	"cmd/gputrace/internal/notify":  {},
+	"internal/size":                {},
+	"internal/secure":              {},
+	"internal/limits":              {},
+	"internal/footprint":           {"internal/elfimage"},
+	"internal/index":               {},
+	"internal/sorts":               {},
+	"cmd/gputrace/internal/notify": {},
 	"cmd/gputrace/internal/gatecli": {
 		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "analysis/whatif", "event", "event/figures",
 		"event/moment", "export", "export/checks", "export/fleet", "export/json", "export/table", "inspect", "cmd/gputrace/internal/advice",
