@@ -41,6 +41,16 @@ type Options struct {
 	// MaxAge is the duration at the end of the trace that is kept. Older epochs are dropped as a whole, so up to half
 	// as much again is kept. 0: everything.
 	MaxAge time.Duration
+	// Before is the trace before the recording. nil: the recording begins with the trace.
+	Before *Before
+}
+
+// Before is a trace up to the moment at which its recording begins. Such a recording is read as one whose oldest epochs were dropped.
+type Before struct {
+	State  []byte          // the live set, as heap.Heap.State encodes it
+	Stacks []event.StackID // the stacks to which State refers
+	Time   uint64          // time of the last event, CLOCK_BOOTTIME nanoseconds
+	Events uint64          // number of events
 }
 
 // file has the methods of *os.File that a Writer needs.
@@ -120,8 +130,17 @@ func newWriter(f file, info *Info, resolve event.Resolve, o *Options) (*Writer, 
 	w.frame(frameInfo, text)
 	w.write()
 	w.prefix = w.size
-	w.beginEpoch(nil, nil)
+	b := o.Before
+	if b == nil {
+		w.beginEpoch(nil, nil)
+		w.write()
+		return w, w.err
+	}
+	w.options.Before = nil // it can be large
+	w.epoch, w.time, w.events = 1, b.Time, b.Events
+	w.beginEpoch(b.State, b.Stacks)
 	w.write()
+	w.base = w.size - w.prefix
 	return w, w.err
 }
 
@@ -175,6 +194,14 @@ func (w *Writer) Flush() error {
 		return w.err
 	}
 	return w.wrap(w.file.Sync())
+}
+
+// Seal writes everything so far to the file and asks for no more names of stacks, so that Close, the only method that may be called
+// afterwards, can be called in another goroutine.
+func (w *Writer) Seal() error {
+	w.flush()
+	w.resolve = nil
+	return w.err
 }
 
 // Due reports whether a checkpoint is due.
