@@ -180,7 +180,7 @@ func isNearlyFull(r *figures.Reading) bool {
 // keep writes the recording to the disk and saves it up to here.
 func (f *failures) keep() {
 	p := f.process
-	if p.heap.writer == nil {
+	if _, divides := p.options.Keeper.(Divider); divides || p.heap.writer == nil {
 		return
 	}
 	if err := p.heap.writer.Flush(); err != nil {

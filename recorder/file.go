@@ -17,6 +17,9 @@ func (p *Process) startFile(clock func() uint64) {
 	if p.options.Keeper == nil {
 		return
 	}
+	if d, ok := p.options.Keeper.(Divider); ok {
+		p.heap.failed = func(err error) { d.Failed(p, err) }
+	}
 	w, err := p.options.Keeper.Create(p, p.info, p.joiner.Stack)
 	if p.heap.writer = w; err != nil {
 		p.observer.Warning(err)

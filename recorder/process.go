@@ -207,6 +207,7 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 		p.alerts.step()
 	}
 	if p.reconciler.Idle() {
+		p.divide()
 		p.heap.checkpoint()
 	}
 }

@@ -14,6 +14,7 @@ type recordedHeap struct {
 	*heap.Heap
 	writer *recording.Writer // nil: no recording
 	warn   func(error)
+	failed func(error)          // called with an error of the recording, which ends it; nil: the writer keeps the error until the end
 	before func(e *event.Event) // called before each event is applied; nil: not called
 
 	passing passing.Blocks
@@ -43,8 +44,13 @@ func (h *recordedHeap) checkpoint() {
 
 // check reports an error of the recording. The live set continues.
 func (h *recordedHeap) check(err error) {
-	if err != nil {
-		h.warn(err)
+	if err == nil {
+		return
+	}
+	h.warn(err)
+	if h.failed != nil && h.writer != nil {
+		h.writer = nil
+		h.failed(err)
 	}
 }
 

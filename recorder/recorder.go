@@ -57,7 +57,7 @@ type Options struct {
 	Wait bool
 	// Forever continues when no process is left, until it is interrupted. A process is let go of after Observer.Ended:
 	// how many processes came and ended does not change its memory. There are no Results, Observer.Live is not called,
-	// and Keeper must be nil.
+	// and Keeper must be a Divider or nil.
 	Forever bool
 	// Select chooses among the processes that Name and All select, and is asked again while it refuses one. It is called
 	// in the goroutine of Run. nil: all of them.
@@ -216,7 +216,7 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
 	r.begun = r.source.Now()
 	r.losses.looked = r.begun
-	if r.options.Forever && r.options.Keeper != nil {
+	if _, divides := r.options.Keeper.(Divider); r.options.Forever && r.options.Keeper != nil && !divides {
 		return nil, errors.New("a recorder that runs forever writes no folder of results")
 	}
 	if k := r.options.Keeper; k != nil {

@@ -85,7 +85,7 @@ func report(o reportOptions) error {
 		say("gputrace: warning: %v", w)
 	}
 	if in.First.Number > 0 {
-		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.First.Events)
+		say("  the first %d events are not in this file (a limit, or a segment); the figures are complete all the same", in.First.Events)
 	}
 	if o.json {
 		return in.WriteJSON(os.Stdout, &o.window, version)
