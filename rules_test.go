@@ -192,9 +192,11 @@ var mayImport = map[string][]string{
 	// How messages reach servers, and the formats of metrics and profiles that are sent.
 	"agent/delivery": {},
 	"agent/push":     {},
+	// The recordings that the agent keeps.
+	"agent/ring": {"event", "export", "export/table", "recorder", "recording"},
 	"agent": {
-		"agent/delivery", "agent/kube", "agent/place", "agent/push",
-		"analysis/", "event", "event/figures", "export/dataset", "export/pprof", "export/table",
+		"agent/delivery", "agent/kube", "agent/place", "agent/push", "agent/ring",
+		"analysis/", "event", "event/figures", "export", "export/dataset", "export/pprof", "export/table",
 		"export/verdict", "heap",
 		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},

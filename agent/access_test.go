@@ -44,7 +44,7 @@ func tokenOf(name string) string { return name + strings.Repeat("-0123456789", 3
 func twoPods(t *testing.T) (r *running, dir string) {
 	dir, config := tokensOf(t)
 	// A label that a program or a rule chooses must not matter.
-	r = start(t, config+"labels: {namespace: red}\n")
+	r = start(t, config+"labels: {namespace: red}\nrecordings: {dir: "+filepath.Join(t.TempDir(), "ring")+"}\n")
 	s := <-r.sources
 	for i, name := range []string{"red", "blue", "host"} {
 		p := &madeTarget{pid: 1<<30 + i, file: "/app/" + name + "_secret.py"}
@@ -58,6 +58,7 @@ func twoPods(t *testing.T) (r *running, dir string) {
 		admin(r, "/api/v1/failures", name+"_secret.py:12")
 	}
 	admin(r, "/metrics", `line="host_secret.py:1 train"`)
+	admin(r, "/api/v1/recordings", `"namespace": "blue"`)
 	return r, dir
 }
 
@@ -93,6 +94,9 @@ func TestAccess(t *testing.T) {
 	shown := map[string]int{}
 	for path := range r.routes() {
 		path = strings.TrimSuffix(path, "{$}")
+		if strings.HasPrefix(path, "/recordings/") {
+			continue // TestRecordingsAccess
+		}
 		if strings.HasPrefix(path, "/-/") {
 			response, body := r.ask(path)
 			require.Equal(t, http.StatusOK, response.StatusCode)

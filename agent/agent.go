@@ -7,6 +7,7 @@
 //	recorder (one for all processes) ── Attached, Ended ──▶ targets ◀── control group, environment, API server
 //	     ▲ State at each scrape                        │
 //	     │ Moment once an interval ──▶ its summary ────┤ (and, less often, rows of the dataset)
+//	     │ events ──▶ ring, the recordings on disk ────┤
 //	     └── Moment at each request for a profile ─────┴──▶ /metrics, /sd, ..., and the same sent to servers
 package agent
 
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/agent/kube"
+	"github.com/gputrace/gputrace/agent/ring"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/dataset"
 	"github.com/gputrace/gputrace/internal/words"
@@ -53,7 +55,8 @@ type Agent struct {
 	failed  chan failed   // receives failed requests for memory
 
 	failures failures
-	access   *access // nil: every request may see everything
+	ring     *ring.Ring // nil: no recordings are kept
+	access   *access    // nil: every request may see everything
 
 	mu       sync.Mutex
 	recorder *recorder.Recorder // nil: it is starting
@@ -84,6 +87,7 @@ func New(c *Config, version string, source Source, log *slog.Logger) (*Agent, er
 		targets: map[*recorder.Process]*target{}, pending: map[processKey]time.Time{}, dropped: map[processKey]bool{},
 		failed: make(chan failed, maxFailed), slots: make(chan struct{}, maxProfiles), began: time.Now(),
 	}
+	a.ring = a.newRing(&c.Recordings, log)
 	var err error
 	if a.hooks, err = newHooks(c.Webhooks, log); err != nil {
 		return nil, err
@@ -138,6 +142,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	beside.Go(func() { a.summarize(ctx) })
 	beside.Go(func() { a.hooks.run(ctx) })
 	beside.Go(func() { a.push(ctx) })
+	if a.ring != nil {
+		beside.Go(func() { a.ring.Run(ctx) })
+		defer a.ring.Wait()
+	}
 	stored := a.startStore()
 	err = server(ctx)
 	cancel()
@@ -226,11 +234,15 @@ func (a *Agent) recordOnce(ctx context.Context) error {
 // options returns the options of a recorder of everything that the configuration selects.
 func (a *Agent) options() *recorder.Options {
 	c := a.config
-	return &recorder.Options{
+	o := &recorder.Options{
 		All: true, Forever: true, Select: a.selects, Labels: a.labels, RingBytes: int(c.RingSize),
 		MaxStacks: c.MaxStacks, CacheDir: c.CacheDir, Memory: "auto", StepOn: c.StepOn, NoHolders: !c.Holders, HoldersOnRequest: true,
 		Version: a.version, Observer: &observer{agent: a, said: map[string]time.Time{}},
 	}
+	if a.ring != nil {
+		o.Keeper = a.ring
+	}
+	return o
 }
 
 const (
@@ -411,6 +423,9 @@ func (o *observer) Ended(p *recorder.Process) {
 	totals := p.Totals()
 	a.failures.end(p, allocationsOf(&totals))
 	a.store.end(t, p)
+	if a.ring != nil {
+		a.ring.Forget(p)
+	}
 	a.log.Info("ended", "pid", p.PID(), "program", p.Script())
 }
 

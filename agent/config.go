@@ -70,6 +70,8 @@ type Config struct {
 	IdleRestart model.Duration `yaml:"idle_restart"`
 	// Dataset writes moments of the processes to disk.
 	Dataset DatasetConfig `yaml:"dataset"`
+	// Recordings writes every event of the processes to disk.
+	Recordings RecordingsConfig `yaml:"recordings"`
 	// Webhooks receive a message when a request for memory fails, or memory begins to grow.
 	Webhooks []WebhookConfig `yaml:"webhooks"`
 	// Push are servers to which metrics and profiles are sent.
@@ -104,6 +106,19 @@ type DatasetConfig struct {
 	// MaxSize and MaxAge limit this node's files; the oldest are removed.
 	MaxSize Size           `yaml:"max_size"`
 	MaxAge  model.Duration `yaml:"max_age"`
+}
+
+// RecordingsConfig is the part of the configuration about recordings.
+type RecordingsConfig struct {
+	// Dir is the directory of the recordings, which the agent makes. Empty: none are written.
+	Dir string `yaml:"dir"`
+	// Segment and SegmentSize are the age and the size at which a recording ends and the next one begins.
+	Segment     model.Duration `yaml:"segment"`
+	SegmentSize Size           `yaml:"segment_size"`
+	// TargetSize limits the recordings of each process, MaxSize and MaxAge the recordings of all; the oldest are removed.
+	TargetSize Size           `yaml:"target_size"`
+	MaxSize    Size           `yaml:"max_size"`
+	MaxAge     model.Duration `yaml:"max_age"`
 }
 
 // KubernetesConfig is the part of the configuration about Kubernetes. Empty fields are as in a pod.
@@ -159,6 +174,10 @@ func ParseConfig(text []byte) (*Config, error) {
 			Interval: model.Duration(time.Minute), Flush: model.Duration(time.Hour), MaxRows: 50_000, MaxSize: 10 << 30,
 			MaxAge: model.Duration(30 * 24 * time.Hour),
 		},
+		Recordings: RecordingsConfig{
+			Segment: model.Duration(time.Hour), SegmentSize: 16 << 20, TargetSize: 1 << 30, MaxSize: 10 << 30,
+			MaxAge: model.Duration(7 * 24 * time.Hour),
+		},
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -186,11 +205,11 @@ func (c *Config) check() error {
 			return fmt.Errorf("%s: %d is not between %d and %d", n.name, n.value, n.least, n.most)
 		}
 	}
-	if c.Dataset.MaxSize < 1<<20 {
-		return fmt.Errorf("dataset.max_size: %d bytes are too few: at least 1MiB, with its unit, as in 10GiB", c.Dataset.MaxSize)
+	if err := c.Dataset.check(); err != nil {
+		return fmt.Errorf("dataset.%w", err)
 	}
-	if dir := c.Dataset.Dir; dir != "" && !filepath.IsAbs(dir) {
-		return fmt.Errorf("dataset.dir: %s must be an absolute path", dir)
+	if err := c.Recordings.check(); err != nil {
+		return fmt.Errorf("recordings.%w", err)
 	}
 	if c.RingSize < 4096 || c.RingSize&(c.RingSize-1) != 0 || c.RingSize > 1<<30 {
 		return errors.New("ring_size: must be a power of two from 4KiB to 1GiB")
@@ -228,6 +247,17 @@ func (c *Config) check() error {
 		names[p.Name] = true
 	}
 	return c.checkAddress()
+}
+
+// check reports a value that cannot be used, except numbers, which Config.check compares with their limits.
+func (c *DatasetConfig) check() error {
+	if c.MaxSize < 1<<20 {
+		return fmt.Errorf("max_size: %d bytes are too few: at least 1MiB, with its unit, as in 10GiB", c.MaxSize)
+	}
+	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
+		return fmt.Errorf("dir: %s must be an absolute path", c.Dir)
+	}
+	return nil
 }
 
 // check completes the configuration of a webhook, and reports what cannot be used.

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/gputrace/gputrace/agent/delivery"
+	"github.com/gputrace/gputrace/agent/ring"
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -83,6 +84,12 @@ var (
 	datasetRemoved  = counter("gputrace_agent_dataset_removed_files_total", "Files removed because of max_size or max_age.")
 	datasetBytes    = gauge("gputrace_agent_dataset_bytes", "Size of this node's files of the dataset.")
 	datasetFiles    = gauge("gputrace_agent_dataset_files", "Number of this node's files of the dataset.")
+	ringSegments    = counter("gputrace_agent_recordings_begun_total", "Recordings that were begun, one for each segment of a process.")
+	ringRemoved     = counter("gputrace_agent_recordings_removed_total", "Recordings removed because of target_size, max_size or max_age.")
+	ringFailures    = counter("gputrace_agent_recordings_failures_total", "Recordings that could not be written or removed; tried again.")
+	ringPaused      = counter("gputrace_agent_recordings_paused_total", "Pauses of ten minutes, when a live set alone is too large.")
+	ringBytes       = gauge("gputrace_agent_recordings_bytes", "Size of the recordings.")
+	ringNumber      = gauge("gputrace_agent_recordings", "Number of the recordings.")
 	scrapeTimeout   = 5 * time.Second
 	unknownVerdicts = strings.ToLower(verdict.Unknown)
 )
@@ -150,6 +157,9 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 		s.add(m.metric, float64(m.value))
 	}
 	s.add(summarySeconds, time.Duration(a.counts.viewNanos.Load()).Seconds())
+	if a.ring != nil {
+		s.recordings(a.ring)
+	}
 	if a.store != nil {
 		n := &a.store.counts
 		s.add(datasetRows, float64(n.written.Load()), "outcome", "written")
@@ -371,3 +381,14 @@ func (c constant) Describe(to chan<- *prometheus.Desc) { to <- c.Desc() }
 
 // Collect implements prometheus.Collector.
 func (c constant) Collect(to chan<- prometheus.Metric) { to <- c.Metric }
+
+// recordings makes the metrics of a ring.
+func (s *sink) recordings(r *ring.Ring) {
+	bytes, number := r.Size()
+	s.add(ringSegments, float64(r.Counts.Segments.Load()))
+	s.add(ringRemoved, float64(r.Counts.Removed.Load()))
+	s.add(ringFailures, float64(r.Counts.Failures.Load()))
+	s.add(ringPaused, float64(r.Counts.Paused.Load()))
+	s.add(ringBytes, float64(bytes))
+	s.add(ringNumber, float64(number))
+}

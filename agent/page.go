@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/gputrace/gputrace/agent/ring"
 	"github.com/gputrace/gputrace/export/table"
 )
 
@@ -46,6 +47,8 @@ code{color:#555}b{white-space:nowrap}</style>{{end}}
 <tr><td class="n">{{step .Bytes}}<td class="n">{{bytes .Live}}<td>{{.Line}}<td>{{.Holder}}<td>{{.Advice}}{{end}}</table>{{end}}
 <h2>Largest lines</h2><table><tr><th class="n">live<th>line{{range .Lines}}<tr><td class="n">{{signed .Bytes}}<td>{{.Name}}{{end}}</table>
 {{else}}<p>Not judged yet.{{end}}
+{{with .Recording}}<p>All events: <a href="/recordings/{{.}}/latest/page">page of the last recording</a> ·
+<a href="/recordings/{{.}}/latest/trace.gputrace">the recording</a> · <a href="/api/v1/recordings?pid={{$.PID}}">all recordings</a>{{end}}
 <p>Profiles: <a href="/debug/pprof/gpu_heap?pid={{.PID}}">live memory</a> · <a href="/debug/pprof/gpu_peak?pid={{.PID}}">at the peak</a>,
 for <code>go tool pprof</code>. For every event of a minute, on this machine:
 <code>sudo gputrace -p {{.PID}} -d 60s -o result</code>{{end}}`))
@@ -63,11 +66,13 @@ type pageTarget struct {
 	Program string
 	Labels  map[string]string
 	Summary *summary
+	// Recording is the ID of the process in the ring; empty: no recordings are kept.
+	Recording string
 }
 
-func newPageTarget(t *target) pageTarget {
+func newPageTarget(t *target, r *ring.Ring) pageTarget {
 	last, _ := t.last()
-	return pageTarget{t.process.PID(), t.process.Script(), t.process.Labels(), last}
+	return pageTarget{t.process.PID(), t.process.Script(), t.process.Labels(), last, r.IDOf(t.process)}
 }
 
 func (a *Agent) serveIndex(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +82,7 @@ func (a *Agent) serveIndex(w http.ResponseWriter, r *http.Request) {
 		Failures []failure
 	}{Node: a.labeler.node, Failures: a.failures.all(r.URL.Query(), a.grantOf(r))}
 	for _, t := range a.chosen(r) {
-		in.Targets = append(in.Targets, newPageTarget(t))
+		in.Targets = append(in.Targets, newPageTarget(t, a.ring))
 	}
 	a.writePage(w, "index", in)
 }
@@ -88,7 +93,7 @@ func (a *Agent) servePage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d traced processes have these labels; one is needed", len(all)), http.StatusNotFound)
 		return
 	}
-	a.writePage(w, "target", newPageTarget(all[0]))
+	a.writePage(w, "target", newPageTarget(all[0], a.ring))
 }
 
 func (a *Agent) writePage(w http.ResponseWriter, name string, in any) {
