@@ -10,11 +10,12 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # finish FOLDER writes the script that runs it with its own libc. Its folder of D libraries is one without any: those are of the kernel's
 # types, which not every kernel has. Where it traces it needs debugfs, which is mounted for it alone.
 finish() {
-    local lib=$1/root/usr/lib/x86_64-linux-gnu
     mkdir "$new/bin" "$new/d"
     cp "$new/root/usr/lib/x86_64-linux-gnu/dtrace/bpf_dlib.o" "$new/d"
     cat >"$new/bin/dtrace" <<END
 #!/bin/bash
+here=\$(cd "\$(dirname "\$0")/.." && pwd)
+lib=\$here/root/usr/lib/x86_64-linux-gnu
 args=()
 while [ \$# -gt 0 ]; do
     if [ "\$1 \${2:-}" = "-x mangled" ]; then shift; else args+=("\$1"); fi
@@ -22,7 +23,7 @@ while [ \$# -gt 0 ]; do
 done
 [ -e /sys/kernel/debug/tracing ] || [ -n "\${GPUTRACE_DEBUGFS:-}" ] ||
     exec env GPUTRACE_DEBUGFS=mounted unshare -m sh -c 'mount -t debugfs debugfs /sys/kernel/debug && exec "\$@"' sh "\$0" "\${args[@]}"
-exec '$lib/ld-linux-x86-64.so.2' --library-path '$lib' '$1/root/usr/sbin/dtrace' -x 'syslibdir=$1/d' "\${args[@]}"
+exec "\$lib/ld-linux-x86-64.so.2" --library-path "\$lib" "\$here/root/usr/sbin/dtrace" -x "syslibdir=\$here/d" "\${args[@]}"
 END
     chmod +x "$new/bin/dtrace"
 }

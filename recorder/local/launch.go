@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,9 +30,16 @@ const startFD = 3
 
 // launched is a started program. Until release it is still the starter, which has not become the program.
 type launched struct {
-	cmd  *exec.Cmd
-	gate *os.File
-	done chan struct{}
+	cmd      *exec.Cmd
+	gate     *os.File
+	done     chan struct{}
+	released atomic.Bool
+}
+
+// signaled reports whether a signal ended it. It waits until it has ended.
+func (p *launched) signaled() bool {
+	<-p.done
+	return p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled()
 }
 
 // startProgram starts the program of the options, traced from its first instruction.
@@ -60,9 +68,11 @@ func (l *live) startProgram() error {
 		err = l.tracer.Expect(target)
 	}
 	if err != nil {
-		l.program.Store(nil)
 		p.gate.Close() // ends the starter
-		<-p.done
+		if p.signaled() {
+			return nil // it was interrupted, as from a terminal: a program that ends at once
+		}
+		l.program.Store(nil)
 		return &recorder.AttachError{Err: err}
 	}
 	memory := l.tracer.Memory()
@@ -178,6 +188,7 @@ func newProgram(path string, args []string, starter []string, as *identity) (*la
 // release lets the starter become the program.
 func (p *launched) release() error {
 	_, err := p.gate.Write([]byte{1})
+	p.released.Store(true)
 	return errors.Join(err, p.gate.Close())
 }
 
@@ -200,9 +211,11 @@ func Become(args []string) error {
 // has received itself.
 func (l *live) Signal(s os.Signal) bool {
 	p := l.program.Load()
-	if p == nil && l.options.Command != nil { // the program gets the signal once it has started
+	if l.options.Command != nil && (p == nil || !p.released.Load()) { // the program gets the signal once it has started, not its starter
 		l.early.Store(&s)
-		p = l.program.Load()
+		if p = l.program.Load(); p != nil && (!p.released.Load() || l.early.Swap(nil) == nil) {
+			return true
+		}
 	}
 	if p == nil {
 		return false

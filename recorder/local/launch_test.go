@@ -178,6 +178,26 @@ func TestAbandoned(t *testing.T) {
 	require.Equal(t, 91, p.cmd.ProcessState.ExitCode())
 }
 
+// TestSignalOfStarter: a signal that comes while the starter waits is the program's, and does not end the starter.
+func TestSignalOfStarter(t *testing.T) {
+	t.Parallel()
+	l := &live{options: &recorder.Options{Command: []string{"sleep", "600"}}}
+	p, err := newProgram("/bin/sleep", l.options.Command, []string{starter}, &identity{env: os.Environ()})
+	require.NoError(t, err)
+	l.program.Store(p)
+	require.True(t, l.Signal(syscall.SIGTERM))
+	time.Sleep(100 * time.Millisecond)
+	select {
+	case <-p.done:
+		t.Fatal("the starter has ended")
+	default:
+	}
+	require.NotNil(t, l.early.Load())
+	require.NoError(t, p.release())
+	require.True(t, l.Signal(syscall.SIGTERM))
+	require.True(t, p.signaled())
+}
+
 // TestSignal: the program gets the signals that gputrace gets, and one that it ends by shows in the exit code.
 func TestSignal(t *testing.T) {
 	t.Parallel()
