@@ -46,7 +46,9 @@ def test_record(tmp_path):
             train_step(x)
             kept.append(State()(x))
             time.sleep(0.05)
-        now = recorder.now
+        until = time.time() + 60
+        while not (now := recorder.now) or not now["now_bytes"] and time.time() < until:  # it can be of before the first step
+            time.sleep(0.05)
     assert recorder.error is None and recorder.recording.verdict == "growing", recorder.recording.sentence
     growth = {(finding["function"], finding["block_bytes_per_step"]) for finding in recorder.recording.findings}
     assert ("train_step", 4096) in growth, growth
