@@ -16,6 +16,7 @@ type Bound struct {
 	Length uint64 // elements when the containers were read
 	Most   uint64 // elements that they can hold
 	Full   uint64 // bytes when they hold that many, at the size that an element has now
+	Cache  bool   // of functools.lru_cache, whose bound is often not chosen
 	more   uint64 // bytes of these that are still to come
 }
 
@@ -39,7 +40,7 @@ func (f *Finding) Bound() *Bound {
 	}
 	full := each * float64(most)
 	more := max(0, full-each*float64(length)-(float64(f.LiveBytes)-read))
-	return &Bound{length, most, uint64(full), uint64(more)}
+	return &Bound{length, most, uint64(full), f.proof.facts.Cache, uint64(more)}
 }
 
 // likeShare: blocks of two holders are alike in size if their means differ by less than 1/likeShare.

@@ -52,7 +52,7 @@ func TestFilling(t *testing.T) {
 			require.Equal(t, left[i].Bound() != nil, strings.Contains(left[i].Advice(), bounded), name)
 		}
 		for i := range r.Filling {
-			require.Equal(t, &Bound{15, 100, 100 * mib, 80 * mib}, r.Filling[i].Bound(), name)
+			require.Equal(t, &Bound{15, 100, 100 * mib, false, 80 * mib}, r.Filling[i].Bound(), name)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestFilled(t *testing.T) {
 	fillTogether(all)
 	require.Equal(t, []bool{true, true, false}, []bool{all[0].proof.filled, all[1].proof.filled, all[2].proof.filled})
 	require.False(t, all[3].proof.filled, "its elements grow by themselves")
-	require.Equal(t, &Bound{80, 80, 80 * 64 * kib, 0}, all[0].Bound())
+	require.Equal(t, &Bound{80, 80, 80 * 64 * kib, false, 0}, all[0].Bound())
 	require.True(t, all[0].Bound().IsFull())
 }
 

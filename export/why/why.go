@@ -407,7 +407,7 @@ func allocatedText(c *oom.Case) string {
 // leakText describes growth, and what of it is there.
 func leakText(c *oom.Case) string {
 	kind := "a leak"
-	if c.Findings[0].Bound() != nil {
+	if b := c.Findings[0].Bound(); b != nil && !b.Cache {
 		kind = "growth up to a bound that the device has no room for"
 	}
 	grown, all := table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)
