@@ -16,6 +16,8 @@ type fills struct {
 	rooms map[int]uint64 // bytes that PyTorch can have of a device, by its index
 	used  map[event.Device]uint64
 	parts map[event.Device]int // number of fillParts that were reached
+	last  event.Device         // of the latest entry of used that was looked at; most is its value
+	most  uint64
 }
 
 // see follows what an event says is reserved.
@@ -23,10 +25,14 @@ func (f *fills) see(e *event.Event) {
 	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Reserved == event.Unknown {
 		return
 	}
+	if e.Device == f.last && e.Reserved <= f.most { // nearly all events
+		return
+	}
 	if f.used == nil {
 		f.used = map[event.Device]uint64{}
 	}
-	f.used[e.Device] = max(f.used[e.Device], e.Reserved)
+	f.last, f.most = e.Device, max(f.used[e.Device], e.Reserved)
+	f.used[f.last] = f.most
 }
 
 // isNew reports whether a device is in use whose size is not known.

@@ -30,13 +30,12 @@ func Failure(t *view.Trace, table *steps.Table) uint64 {
 // what the driver refused it, without what is in use between steps. Other memory of the failing step leaves room for the next one. At the
 // end, the program may have freed everything. Where the driver was not asked, as beyond the program's own limit, nothing follows.
 func (f *Finder) roomAtFailure() {
-	failed, _ := f.trace.Refusals()
-	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return f.options.Until > 0 && r.Event.Time == f.options.Until })
-	if i < 0 || f.detector == nil || len(failed[i].Tries) == 0 || failed[i].Event.Reserved == event.Unknown {
+	r := f.refusal()
+	if r == nil || f.detector == nil || len(r.Tries) == 0 || r.Event.Reserved == event.Unknown {
 		return
 	}
-	e := &failed[i].Event
-	left := e.Reserved + failed[i].Tries[len(failed[i].Tries)-1].Size
+	e := &r.Event
+	left := e.Reserved + r.Tries[len(r.Tries)-1].Size
 	if total := f.detector.totals[place{e.Layer, e.Device, e.PID}]; total != nil {
 		if latest := total.latest(); len(latest) > 0 {
 			left -= min(left, uint64(max(0, latest[len(latest)-1].bytes)))
@@ -54,9 +53,17 @@ func (f *Finder) roomAtFailure() {
 // isOutside reports whether the failed request was made outside the call that the loop repeats. The loop may then be over, or run on: a
 // loop that calls one function for most of its rounds, and another one now and then, looks the same.
 func (f *Finder) isOutside() bool {
+	r := f.refusal()
+	return r != nil && f.table.Returned(f.trace.Stack(r.Event.Stack))
+}
+
+// refusal returns the failed request up to which is judged; nil: none failed then.
+func (f *Finder) refusal() *refusals.Refusal {
 	failed, _ := f.trace.Refusals()
-	i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return r.Event.Time == f.options.Until })
-	return i >= 0 && f.table.Returned(f.trace.Stack(failed[i].Event.Stack))
+	if i := slices.IndexFunc(failed, func(r refusals.Refusal) bool { return r.Event.Time == f.options.Until }); i >= 0 {
+		return &failed[i]
+	}
+	return nil
 }
 
 // Before judges what was before the last failed request, if the program went on: what had grown by then may be freed. nil: it did not go

@@ -454,8 +454,10 @@ const fallShare = 10
 // keep sets Kept.
 func (d *detector) keep(f *Finding, p place) {
 	for k, s := range d.sites {
-		_, of := slices.BinarySearch(f.Stacks, k.stack)
-		if latest := s.series.latest(); of && k.place == p && len(latest) > 0 && (f.blocks[k] || fallShare*s.fall <= s.top) {
+		if _, of := slices.BinarySearch(f.Stacks, k.stack); !of || k.place != p || !f.blocks[k] && fallShare*s.fall > s.top {
+			continue
+		}
+		if latest := s.series.latest(); len(latest) > 0 {
 			f.Kept += uint64(max(0, latest[len(latest)-1].plus(s.lent).bytes)) // what survives the last step, as LiveBytes
 		}
 	}
