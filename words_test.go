@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// banned are words that are not used in exported names, comments, docs and texts that users see. docs/glossary.md has the
+// banned are words that are not used in exported names, comments, docs and texts that users see. docs/use/glossary.md has the
 // words that are. A pattern matches whole words, in any case.
 var banned = []struct{ pattern, instead, why string }{
 	{`books?|booked|bookkeeping`, "allocator state, totals, account; counted", "an accounting metaphor that had three meanings"},

@@ -45,7 +45,7 @@ const costPairs = 20 * 2_000
 
 // TestShimCost says what the shim costs a request and its end, beside the same without it, with a shim that nobody
 // asked to trace, and with Python's own tracemalloc: the least of three runs of each, in turns (go test -v -run
-// TestShimCost ./darwin; docs/macos.md). The gate is far from what is measured: it fails when something is done
+// TestShimCost ./darwin; docs/use/macos.md). The gate is far from what is measured: it fails when something is done
 // anew for each event that should be done once.
 func TestShimCost(t *testing.T) {
 	f := buildFake(t)

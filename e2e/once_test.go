@@ -16,7 +16,7 @@ import (
 // TestOnce: whatever becomes of a call, its memory is counted once, and as long as it is allocated. Threads allocate and free small
 // pieces whose addresses come again at once, calls fail, and calls are left on the way: by the end of their thread or by
 // longjmp, before the driver is reached, in it, and when it has done its work. (An exception cannot pass a function whose
-// return is traced: see docs/known-issues.md.)
+// return is traced: see docs/use/known-issues.md.)
 func TestOnce(t *testing.T) {
 	tests := []struct {
 		name string

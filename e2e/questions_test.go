@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var askQuestions = flag.Bool("questions", false, "TestQuestions plays all questions of docs/questions.md, and writes the answers of those that are played into it")
+var askQuestions = flag.Bool("questions", false, "play all questions of docs/use/questions.md, and write the answers into it")
 
 // question is what people ask, as surveys of issues and forums have it, with a program that makes one ask it.
 type question struct {
@@ -62,9 +62,9 @@ var questions = []question{
 		"A program with the calls of llama.cpp and ggml: weights, cache and graph by `cuMemAlloc`, a pool that maps more memory as batches grow."},
 }
 
-// TestQuestions plays questions, and compares the answers with docs/questions.md, but for figures.
+// TestQuestions plays questions, and compares the answers with docs/use/questions.md, but for figures.
 func TestQuestions(t *testing.T) {
-	text, err := os.ReadFile("../docs/questions.md")
+	text, err := os.ReadFile("../docs/use/questions.md")
 	require.NoError(t, err)
 	head, rest, ok := strings.Cut(string(text), questionsBegin)
 	require.True(t, ok)
@@ -86,11 +86,11 @@ func TestQuestions(t *testing.T) {
 		})
 	}
 	if *askQuestions {
-		require.NoError(t, os.WriteFile("../docs/questions.md", []byte(head+questionsBegin+old+questionsEnd+tail), 0o600))
+		require.NoError(t, os.WriteFile("../docs/use/questions.md", []byte(head+questionsBegin+old+questionsEnd+tail), 0o600))
 	}
 }
 
-// What is between these lines of docs/questions.md is written by TestQuestions.
+// What is between these lines of docs/use/questions.md is written by TestQuestions.
 const (
 	questionsBegin = "<!-- written by go test ./e2e -run TestQuestions -questions -->"
 	questionsEnd   = "<!-- end -->"

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var allWhatIf = flag.Bool("whatif", false, "TestWhatIf runs every workload under every setting, and prints the table of docs/what-if.md")
+var allWhatIf = flag.Bool("whatif", false, "run every workload under every setting, and print the table of docs/use/what-if.md")
 
 // Memory of the stand-in: the device of the recordings, and what its context takes.
 const (
@@ -207,7 +207,7 @@ func runWhatIf(t *testing.T, environment []string, script string, args []string)
 	return out
 }
 
-// abortedAtExit is what PyTorch sometimes says after its last line, traced or not (docs/known-issues.md). What it did
+// abortedAtExit is what PyTorch sometimes says after its last line, traced or not (docs/use/known-issues.md). What it did
 // before is complete.
 const abortedAtExit = "terminate called without an active exception"
 

@@ -2,7 +2,7 @@
 
 // Package recording writes and reads the .gputrace file. It contains events in compressed columns, the names of their
 // stacks, annotations between events, and checkpoints from which the live set can be rebuilt. At any time, and on any
-// machine, a file is readable up to its last whole frame. See docs/recording.md.
+// machine, a file is readable up to its last whole frame. See docs/decisions/recording.md.
 package recording
 
 import (

@@ -182,7 +182,7 @@ def require(condition, *message):
 
 
 # PyTorch sometimes aborts with these words while the process exits, after its last line (see
-# docs/known-issues.md). What it did before is complete.
+# docs/use/known-issues.md). What it did before is complete.
 ABORTED_AT_EXIT = "terminate called without an active exception"
 
 

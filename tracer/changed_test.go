@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
-// TestWhatIsChanged: what docs/known-issues.md says of a traced process. The code that is traced differs from the file's by one byte a
+// TestWhatIsChanged: what docs/use/known-issues.md says of a traced process. The code that is traced differs from the file's by one byte a
 // function, only in the process that is traced; a page called [uprobes] comes with the first return and stays; afterwards the code
 // is as it was.
 func TestWhatIsChanged(t *testing.T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fragments computes the fragmentation of a caching allocator at one moment: which free memory of its segments a request
-// cannot use, and which blocks keep it from being returned to the driver. The definition is in docs/what-if.md.
+// cannot use, and which blocks keep it from being returned to the driver. The definition is in docs/use/what-if.md.
 package fragments
 
 import (

@@ -2,7 +2,7 @@
 
 // Package phases says in which part of a training step an allocation was made (forward, backward, optimizer, ...), and what its
 // memory is for (parameters, gradients, activations, ...). Which functions make a phase is data: rules.txt, and a file of the user's.
-// The rules and their format are in docs/phases.md.
+// The rules and their format are in docs/use/phases.md.
 package phases
 
 import "slices"

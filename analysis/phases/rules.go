@@ -59,7 +59,7 @@ func mustRead(text string) []rule {
 	return list
 }
 
-// Read reads a user's file of rules, in the format of docs/phases.md. They go before the built-in ones. An error has the number of
+// Read reads a user's file of rules, in the format of docs/use/phases.md. They go before the built-in ones. An error has the number of
 // the line.
 func Read(r io.Reader) (*Rules, error) {
 	own, err := read(r, true)

@@ -30,7 +30,7 @@ func leaksCommand() *cli.Command {
 		UsageText: "gputrace leaks FOLDER [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
 		Description: "Steps are found by the optimizer's or the backward pass's calls in the stacks of the recording, else by what recurs. " +
 			"Of a process, what it does now is watched for a while, and nothing is written. The exit code is 3 when something grows. " +
-			"How it decides is in docs/leaks.md.",
+			"How it decides is in docs/use/leaks.md.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			stepOnFlag(), phasesFlag(),

@@ -78,7 +78,7 @@ func plain(s string) string {
 
 // TestExitCodesDocumented: the page of the command line has the same codes.
 func TestExitCodesDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/cli.md")
+	page, err := os.ReadFile("../../docs/use/cli.md")
 	require.NoError(t, err)
 	for _, e := range exit.Codes {
 		require.Contains(t, string(page), fmt.Sprintf("| %d | %s |\n", e.Code, e.Meaning))

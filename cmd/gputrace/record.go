@@ -117,7 +117,7 @@ func childrenFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"}
 }
 
-// memoryModes are the ways to read a program's memory (docs/reading-memory.md); the first is the default.
+// memoryModes are the ways to read a program's memory (docs/decisions/reading-memory.md); the first is the default.
 var memoryModes = []string{"auto", "copy", "in-place"}
 
 // memoryFlag returns the flag that selects one of memoryModes, for every command that attaches.

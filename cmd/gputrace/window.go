@@ -89,7 +89,7 @@ func rowsFlag(initial, usage string, kinds []string) cli.Flag {
 
 // phasesFlag returns --phases for every command that uses phases.
 func phasesFlag() cli.Flag {
-	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/phases.md")
+	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/use/phases.md")
 }
 
 // shared returns what commands in other packages share with those here.

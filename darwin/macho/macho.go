@@ -225,7 +225,7 @@ func (p *Program) resigned() string {
 
 const elsewhere = "use a Python of Homebrew, conda, uv or pyenv"
 
-// Insert says whether dyld would load a library of ours into the program (dyld, Loader and DyldProcessConfig; docs/macos.md).
+// Insert says whether dyld would load a library of ours into the program (dyld, Loader and DyldProcessConfig; docs/use/macos.md).
 func (p *Program) Insert() Verdict {
 	switch {
 	case p.System != "":

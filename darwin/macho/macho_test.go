@@ -73,7 +73,7 @@ func allow(names ...string) string {
 	return out + "</dict></plist>"
 }
 
-// TestVerdicts: what macOS lets in, by the rules that docs/macos.md has with their sources.
+// TestVerdicts: what macOS lets in, by the rules that docs/use/macos.md has with their sources.
 func TestVerdicts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		made           made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a site that needs no network, by Sphinx: make site. Its pages are those of docs/, in the order of docs/README.md."""
+"""The documentation as a site that needs no network, by Sphinx: make site. Its pages are docs/README.md and those of docs/use, in its order."""
 
 import posixpath
 import re
@@ -9,7 +9,7 @@ author = "the gputrace authors"
 extensions = ["myst_parser"]
 myst_heading_anchors = 6
 root_doc = "README"
-exclude_patterns = ["schemas"]
+exclude_patterns = ["schemas", "decisions", "measured"]
 suppress_warnings = ["misc.highlighting_failure", "myst.header"]
 html_theme = "furo"
 html_title = "gputrace"
@@ -18,13 +18,13 @@ html_show_sphinx = False
 html_copy_source = False
 
 REPOSITORY = "https://github.com/gputrace/gputrace/blob/main/"
-ROW = re.compile(r"^\| \[[^\]]+\]\(([\w/.-]+)\.md\) \|", re.M)
+ROW = re.compile(r"^\| \[[^\]]+\]\((use/[\w/.-]+)\.md\) \|", re.M)
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 CODE = re.compile(r"^(```|~~~).*?^\1\s*$|`[^`\n]+`", re.M | re.S)
 
 
 def contents(text):
-    """The tables of contents that docs/README.md's sections make. A page that none of them has is a warning, which a build does not survive."""
+    """The tables of contents that docs/README.md's sections make. A page of docs/use that none of them has is a warning, which a build does not survive."""
     out = []
     for section in re.split(r"^## ", text, flags=re.M)[1:]:
         title, _, rest = section.partition("\n")
@@ -39,8 +39,7 @@ def read(app, name, source):
 
     def link(m):
         target = posixpath.normpath(posixpath.join("docs", folder, m[2]))
-        inside = target.startswith("docs/") and not target.startswith("docs/schemas")
-        if inside and (target.endswith(".md") or target.endswith(".png")):
+        if target.startswith(("docs/use/", "docs/pictures/")) or target == "docs/README.md":
             return m[0]
         return m[1] + REPOSITORY + target + m[3]
 

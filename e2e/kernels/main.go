@@ -2,7 +2,7 @@
 
 //go:build linux && (amd64 || arm64)
 
-// Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/kernels.md has
+// Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/measured/kernels.md has
 // what it looks at and what came of it. It ends with 1 when anything does not hold.
 package main
 
@@ -62,7 +62,7 @@ func main() {
 func parseOptions() *options {
 	o := &options{}
 	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
-	flag.BoolVar(&o.update, "update", false, "write the rows of these kernels into the table of docs/kernels.md")
+	flag.BoolVar(&o.update, "update", false, "write the rows of these kernels into the table of docs/measured/kernels.md")
 	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
 	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
 	flag.StringVar(&o.torch, "torch", "ends", "on which kernels PyTorch trains, too: ends (the oldest and the newest), all or none")

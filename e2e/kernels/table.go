@@ -156,7 +156,7 @@ func objectName(file string) (string, error) {
 }
 
 // page has the table between the marks.
-const page = "docs/kernels.md"
+const page = "docs/measured/kernels.md"
 
 const (
 	from = "<!-- make kernels: begin -->\n"

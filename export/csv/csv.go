@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package csv writes tables as comma-separated values (RFC 4180, with a header and line feeds): every allocation, or the
-// memory by line, function, stack, layer or device. See docs/tables.md.
+// memory by line, function, stack, layer or device. See docs/use/tables.md.
 package csv
 
 import (

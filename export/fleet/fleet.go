@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet adds recordings to a dataset, which has the peak and the end of each. See docs/dataset.md.
+// Package fleet adds recordings to a dataset, which has the peak and the end of each. See docs/use/dataset.md.
 package fleet
 
 import (

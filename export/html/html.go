@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package html writes a trace as one page that needs no network: the curve of memory over time, and for any moment or range a
-// flame graph and a table of what was live, allocated or leaked. docs/html.md describes what is in it.
+// flame graph and a table of what was live, allocated or leaked. docs/use/html.md describes what is in it.
 package html
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package parquet writes every allocation, or every event, as a row of an Apache Parquet file, for DuckDB, pandas, Polars and their like.
-// See docs/tables.md.
+// See docs/use/tables.md.
 package parquet
 
 import (

@@ -271,9 +271,9 @@ func TestSelection(t *testing.T) {
 	require.Equal(t, 1, cmp.Compare(asInt(t, got[2])-1_700_000_000e9, int64(s.From)))
 }
 
-// TestDocumentedQueries: the SQL in docs/tables.md runs, and finds something.
+// TestDocumentedQueries: the SQL in docs/use/tables.md runs, and finds something.
 func TestDocumentedQueries(t *testing.T) {
-	page, err := os.ReadFile("../../docs/tables.md")
+	page, err := os.ReadFile("../../docs/use/tables.md")
 	require.NoError(t, err)
 	var queries, courses []string
 	for i, part := range strings.Split(string(page), "```") {

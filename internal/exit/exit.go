@@ -28,7 +28,7 @@ const (
 	NotFound      = 127
 )
 
-// Codes are all codes with their meaning for people, in order: the manual and docs/cli.md have the same.
+// Codes are all codes with their meaning for people, in order: the manual and docs/use/cli.md have the same.
 var Codes = []struct {
 	Code    int
 	Meaning string

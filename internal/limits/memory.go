@@ -12,7 +12,7 @@ import (
 )
 
 // Memory of a trace besides the kernel's rings and tables, bytes: measured on PyTorch jobs by what a control group is charged
-// (docs/environments.md).
+// (docs/use/environments.md).
 const (
 	memoryRows   = 50 << 20 // the kernel's tables of unwind rows, which grow with the libraries of the job
 	memoryTrace  = 88 << 20 // gputrace's own, without holders

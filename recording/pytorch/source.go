@@ -2,7 +2,7 @@
 
 // Package pytorch reads the memory snapshots that PyTorch writes (torch.cuda.memory._dump_snapshot, PyTorch 2.0 and
 // later), and converts them to the events that a tracer would have seen. A snapshot is a pickle; nothing in it is ever
-// executed. See docs/snapshot.md.
+// executed. See docs/use/snapshot.md.
 package pytorch
 
 import (

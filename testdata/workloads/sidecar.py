@@ -17,7 +17,7 @@ POLL_SECONDS = 0.01
 MAX_ENTRIES = 50_000_000  # of the memory history: more than any run makes, so that nothing is forgotten
 
 # The thread of the autograd engine releases what the last backward pass had, for which it needs the GIL. Where it asks for it when Python
-# ends already, Python ends the thread inside a destructor of C++, and that the process (docs/known-issues.md).
+# ends already, Python ends the thread inside a destructor of C++, and that the process (docs/use/known-issues.md).
 atexit.register(time.sleep, 0.05)
 
 

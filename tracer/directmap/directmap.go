@@ -4,7 +4,7 @@
 
 // Package directmap decides how the kernel side reads the target's memory: by copying, or in place through the kernel's
 // direct map of all physical memory. It finds the beginning of the map on this machine, and verifies it on memory of
-// its own (docs/reading-memory.md).
+// its own (docs/decisions/reading-memory.md).
 package directmap
 
 import (

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is the way in which the kernel side reads the target's memory (docs/reading-memory.md).
+// Mode is the way in which the kernel side reads the target's memory (docs/decisions/reading-memory.md).
 type Mode uint8
 
 // The modes. Auto reads in place if that is known to be safe, and copies otherwise. InPlace fails if reading in place
@@ -58,7 +58,7 @@ func (u *Use) String() string {
 	return "memory copied"
 }
 
-// bootedSeries are the kernels that the project's own tests boot. On others, Auto copies. docs/kernels.md and
+// bootedSeries are the kernels that the project's own tests boot. On others, Auto copies. docs/measured/kernels.md and
 // e2e/kernels/series.txt have the same list; a test compares them. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
 var bootedSeries = []string{"6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3"}
 

@@ -148,7 +148,7 @@ func (withoutStacks) Stack(event.StackID) *event.Stack { return nil }
 
 func (withoutStacks) Stackless() (event.StackStatus, bool) { return event.StatusNoScratch, true }
 
-// TestSelfRights: which capabilities each way of attaching takes, as docs/privileges.md says. We run ourselves as nobody.
+// TestSelfRights: which capabilities each way of attaching takes, as docs/use/privileges.md says. We run ourselves as nobody.
 func TestSelfRights(t *testing.T) {
 	if how := os.Getenv(childTest); how != "" {
 		_, err := Run(&tracer.Options{PerfUprobes: how == "perf"})

@@ -20,8 +20,8 @@ import (
 	"github.com/gputrace/gputrace/e2e/browser/internal/chromium"
 )
 
-// TestSite builds the documentation as a site. Each page is there, with its pictures; the search finds a word in a browser that reaches
-// nothing but files, and a result opens.
+// TestSite builds the documentation for users as a site. Each page is there, with its pictures; the search finds a word
+// in a browser that reaches nothing but files, and a result opens.
 func TestSite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a site is built once, not under the race detector again")
@@ -29,18 +29,18 @@ func TestSite(t *testing.T) {
 	site := filepath.Join(t.TempDir(), "site")
 	out, err := exec.Command("../../../deploy/site/build", site).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	docs, pages := os.DirFS("../../../docs"), 0
+	docs, pages := os.DirFS("../../../docs/use"), 0
 	require.NoError(t, fs.WalkDir(docs, ".", func(path string, _ fs.DirEntry, err error) error {
 		if page, ok := strings.CutSuffix(path, ".md"); ok {
 			pages++
-			require.FileExists(t, filepath.Join(site, page+".html"))
+			require.FileExists(t, filepath.Join(site, "use", page+".html"))
 		}
 		return err
 	}))
-	require.Greater(t, pages, 50)
+	require.Greater(t, pages, 30)
 	ctx := chromium.Start(t)
 
-	open(t, ctx, "file://"+site+"/index.html", "document.querySelectorAll('.sidebar-tree a').length > 50")
+	open(t, ctx, "file://"+site+"/index.html", "document.querySelectorAll('.sidebar-tree a').length > 30")
 	open(t, ctx, "file://"+site+"/search.html?q=create_graph", "document.querySelector('#search-results li a')")
 	result, err := chromedp.Run(ctx, chromedp.Evaluate[string]("document.querySelector('#search-results li a').href"))
 	require.NoError(t, err)

@@ -333,7 +333,7 @@ func refuses(ctx context.Context) (string, error) {
 	defer t.stop()
 	_ = t.gputrace.Process.Kill()
 	err = <-t.ended
-	const notPermitted, nothing = 6, 7 // docs/cli.md
+	const notPermitted, nothing = 6, 7 // docs/use/cli.md
 	code := t.gputrace.ProcessState.ExitCode()
 	said := attaching.ReplaceAllString(strings.TrimSpace(t.out.String()), "")
 	what := fmt.Sprintf("exit code %d: %s", code, firstLine(said))

@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// Event is one event, and the totals after it. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is
+// Event is one event, and the totals after it. nil is unknown. Its names are columns, and part of the interface; docs/use/tables.md is
 // their description.
 type Event struct {
 	TS        *int64  `parquet:"ts,optional,delta,timestamp(nanosecond:local)"` // UTC

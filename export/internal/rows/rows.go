@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.
+// Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/use/tables.md is their description.
 type Row struct {
 	ID        int64   `parquet:"id,delta"`
 	TS        *int64  `parquet:"ts,optional,delta,timestamp(nanosecond:local)"`      // birth, UTC

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coverage writes docs/coverage.md, which lists for every memory function that GPU interfaces declare whether
+// Command coverage writes docs/measured/coverage.md, which lists for every memory function that GPU interfaces declare whether
 // it is traced, and why not. It fails if a header declares a function that is missing in its table (table.go).
 //
 //	go run ./tracer/hook/coverage                 the page, from the names that are recorded in declared.txt
@@ -22,7 +22,7 @@ import (
 // The generated files, relative to the root.
 const (
 	namesFile = "tracer/hook/coverage/declared.txt"
-	pageFile  = "docs/coverage.md"
+	pageFile  = "docs/measured/coverage.md"
 )
 
 func main() {

@@ -39,7 +39,7 @@ libraries named here: to ROCr below HIP, or to Intel's driver without its loader
 
 `
 
-// page returns docs/coverage.md.
+// page returns docs/measured/coverage.md.
 func page(names Names, all []Package) string {
 	var out strings.Builder
 	out.WriteString(pageIntro)

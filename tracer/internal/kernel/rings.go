@@ -26,7 +26,7 @@ import (
 
 const (
 	// groupCPUs is the number of CPUs that share a ring: about as many as can use its lock without waiting
-	// (docs/one-ring.md). maxRings is the maximum number of rings (MAX_RINGS of bpf/limits.h).
+	// (docs/decisions/one-ring.md). maxRings is the maximum number of rings (MAX_RINGS of bpf/limits.h).
 	groupCPUs = 8
 	maxRings  = 8
 	// recordTime is the offset of the time in a record, the same for every kind (bpf/records.h), bytes.

@@ -5,7 +5,7 @@ package cli
 // Example is a command line and its purpose.
 type Example struct{ Line, What string }
 
-// Examples are shown in the help of a command, in the manual and in docs/cli.md. Every command has at least one; "" is
+// Examples are shown in the help of a command, in the manual and in docs/use/cli.md. Every command has at least one; "" is
 // the program itself.
 var Examples = map[string][]Example{
 	"": {

@@ -106,7 +106,7 @@ func CheckCommand(shared *Shared) *cli.Command {
 		Usage:     "check recordings against limits, for CI",
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
 		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
-			"What each rule means is in docs/check.md.",
+			"What each rule means is in docs/use/check.md.",
 		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Hidden: true}), shared.Flags...),
 		Action: func(c *cli.Context) error {
 			o, err := parseCheck(c, shared.Version)

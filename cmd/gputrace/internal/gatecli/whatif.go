@@ -25,7 +25,7 @@ func WhatIfCommand(shared *Shared) *cli.Command {
 		UsageText: "gputrace whatif FOLDER/trace.gputrace [--device-memory 12GiB] [--json]\n" +
 			"gputrace whatif SMALL LARGE --batch 8,16 --device-memory 24GiB",
 		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual ones are " +
-			"replayed, each alone. What is assumed, and how it is checked, is in docs/what-if.md.",
+			"replayed, each alone. What is assumed, and how it is checked, is in docs/use/what-if.md.",
 		Flags: append([]cli.Flag{
 			flags.Bytes("device-memory", "", "the device has `BYTES`, such as 12GiB (default: that of the recording, where it is known)", nil),
 			flags.Fraction("fraction", "the process may use this `FRACTION` of the device, as by set_per_process_memory_fraction"),

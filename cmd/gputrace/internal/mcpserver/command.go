@@ -27,7 +27,7 @@ func Command(version string) *cli.Command {
 		Usage:     "answer a coding agent, by the Model Context Protocol",
 		UsageText: "gputrace mcp [--allow-record] [--all-users] [--folder DIR]",
 		Description: "A client starts it and asks over standard input and output. It reads recordings and processes of your own user. To " +
-			"record, which attaches probes to a process, it asks you each time through the client. docs/mcp.md lists the questions.",
+			"record, which attaches probes to a process, it asks you each time through the client. docs/use/mcp.md lists the questions.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-record", Usage: "record without asking each time"},
 			&cli.BoolFlag{Name: "all-users", Usage: "also look at and record processes of other users"},

@@ -35,7 +35,7 @@ func Command(shared *gatecli.Shared) *cli.Command {
 		Usage:     "serve the recordings of a folder to a browser",
 		UsageText: "gputrace serve [FOLDER...] [--listen ADDRESS]",
 		Description: "Lists the recordings of a folder and its subfolders, the newest first, each with its verdict, its page and profiles " +
-			"for go tool pprof. Runs until Ctrl-C and writes nothing. docs/serve.md describes it.",
+			"for go tool pprof. Runs until Ctrl-C and writes nothing. docs/use/serve.md describes it.",
 		Flags: append([]cli.Flag{
 			flags.Text("listen", "127.0.0.1:0", "listen on `ADDRESS`; port 0 picks a free one"),
 			flags.Text("web-config", "", "read TLS and passwords from `FILE`, in the format of Prometheus's exporter toolkit"),
