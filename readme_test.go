@@ -94,7 +94,8 @@ func TestReadmeCommands(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, len(expected), "kinds of commands in the pages")
-	for _, name := range []string{"result/report.html", "result/timeline.pftrace.gz", "result/memory.png", "result/allocations.parquet", "map.pickle"} {
+	for _, name := range []string{"result/report.html", "result/timeline.pftrace.gz", "result/memory.png", "result/allocations.parquet",
+		"map.pickle"} {
 		require.FileExists(t, filepath.Join(dir, name))
 	}
 }

@@ -32,25 +32,26 @@ var downstream = []string{
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it, on either side. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":                         {"event/allocator"},
-	"event/allocator":               {},
-	"event/figures":                 {"event"},
-	"event/moment":                  {},
-	"bench/measure":                 {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
-	"process":                       {},
-	"internal/words":                {},
-	"internal/varpath":              {},
-	"bpf":                           {},
-	"internal/budget":               {},
-	"internal/elfimage":             {},
-	"internal/eventtest":            {"event"}, // for tests
-	"internal/elftest":              {},        // for tests
-	"unwind":                        {"internal/elfimage", "process"},
-	"symbolize":                     {"internal/elfimage", "process", "unwind"},
-	"cpython":                       {"internal/words", "process", "symbolize", "unwind"},
-	"cpython/pyobject":              {"cpython", "internal/words", "process"},
-	"cpython/cells":                 {"cpython", "cpython/pyobject", "process"},
-	"inspect":                       {"cpython", "inspect/internal/deviceobject", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
+	"event":              {"event/allocator"},
+	"event/allocator":    {},
+	"event/figures":      {"event"},
+	"event/moment":       {},
+	"bench/measure":      {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
+	"process":            {},
+	"internal/words":     {},
+	"internal/varpath":   {},
+	"bpf":                {},
+	"internal/budget":    {},
+	"internal/elfimage":  {},
+	"internal/eventtest": {"event"}, // for tests
+	"internal/elftest":   {},        // for tests
+	"unwind":             {"internal/elfimage", "process"},
+	"symbolize":          {"internal/elfimage", "process", "unwind"},
+	"cpython":            {"internal/words", "process", "symbolize", "unwind"},
+	"cpython/pyobject":   {"cpython", "internal/words", "process"},
+	"cpython/cells":      {"cpython", "cpython/pyobject", "process"},
+	"inspect": {"cpython", "inspect/internal/deviceobject", "inspect/internal/machinecode", "internal/sorts",
+		"process", "symbolize"},
 	"inspect/internal/deviceobject": {"process"},
 	"inspect/internal/machinecode":  {"symbolize"},
 	"inspect/frameworks":            {"process"},
@@ -60,27 +61,33 @@ var mayImport = map[string][]string{
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
 		"cpython", "cpython/cells", "cpython/pyobject", "event/allocator", "inspect", "inspect/frameworks", "inspect/holders/internal/arrays",
-		"inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
+		"inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop",
+		"inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
 	"inspect/holders/internal/arrays":      {"cpython/pyobject", "inspect/holders/internal/memory", "process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
-	"inspect/holders/internal/objgraph":    {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
-	"inspect/holders/internal/stop":        {"process"},
-	"inspect/holders/internal/text":        {"cpython/pyobject"},
-	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
+	"inspect/holders/internal/objgraph": {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout",
+		"process"},
+	"inspect/holders/internal/stop": {"process"},
+	"inspect/holders/internal/text": {"cpython/pyobject"},
+	"inspect/holders/internal/made": {"inspect/holders/internal/memory"}, // for tests
 
-	"tracer/hook":             {"event", "event/allocator"},
-	"tracer/decode":           {"bpf", "cpython", "event", "event/allocator", "event/figures", "inspect", "process", "symbolize", "tracer/hook", "tracer/internal/mapped", "unwind"},
-	"tracer/directmap":        {"bpf"},
-	"tracer/feature":          {"bpf", "tracer/directmap"},
-	"tracer/internal/kernel":  {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/internal/mapped", "unwind"},
+	"tracer/hook": {"event", "event/allocator"},
+	"tracer/decode": {"bpf", "cpython", "event", "event/allocator", "event/figures", "inspect", "process", "symbolize",
+		"tracer/hook", "tracer/internal/mapped", "unwind"},
+	"tracer/directmap": {"bpf"},
+	"tracer/feature":   {"bpf", "tracer/directmap"},
+	"tracer/internal/kernel": {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook",
+		"tracer/internal/mapped", "unwind"},
 	"tracer/internal/mapped":  {"event", "inspect", "process", "symbolize", "unwind"},
 	"tracer/returnprobe":      {"tracer/feature", "tracer/internal/program"},
 	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/internal/program"},
 	"tracer/internal/program": {},
 	"tracer": {
-		"bpf", "cpython", "cpython/cells", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "cpython/cells", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize",
+		"tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped",
+		"tracer/returnprobe",
 	},
 	"doctor": {"cpython", "event", "inspect", "internal/limits", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin": {
@@ -102,31 +109,40 @@ var mayImport = map[string][]string{
 	"heap/internal/reconcile": {"event", "heap/internal/blocks"},
 	"heap/internal/tally":     {"event"},
 
-	"analysis/stacks":    {"event", "internal/words"},
-	"analysis/backward":  {"analysis/stacks", "event"},
-	"analysis/phases":    {"analysis/stacks", "event", "heap"},
-	"analysis/refusals":  {"analysis/stacks", "event"},
-	"analysis/samples":   {"event", "heap"},
-	"analysis/view":      {"analysis/phases", "analysis/refusals", "analysis/samples", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "heap/values", "internal/index", "internal/sorts", "internal/varpath", "internal/words"},
-	"analysis/pagemodel": {"analysis/phases", "analysis/samples", "analysis/stacks", "analysis/view", "event", "heap", "heap/values", "internal/index", "internal/sorts"},
+	"analysis/stacks":   {"event", "internal/words"},
+	"analysis/backward": {"analysis/stacks", "event"},
+	"analysis/phases":   {"analysis/stacks", "event", "heap"},
+	"analysis/refusals": {"analysis/stacks", "event"},
+	"analysis/samples":  {"event", "heap"},
+	"analysis/view": {"analysis/phases", "analysis/refusals", "analysis/samples", "analysis/stacks", "event", "event/figures",
+		"event/moment", "heap", "heap/values", "internal/index", "internal/sorts", "internal/varpath", "internal/words"},
+	"analysis/pagemodel": {"analysis/phases", "analysis/samples", "analysis/stacks", "analysis/view", "event", "heap", "heap/values",
+		"internal/index", "internal/sorts"},
 	"analysis/holders": {
 		"analysis/phases", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts",
 	},
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
-	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
-	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/oom":       {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts", "internal/varpath"},
-	"analysis/answer":    {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/samples", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
-	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/advice":    {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
-	"analysis/leaks":     {"analysis/advice", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},
-	"analysis/leakdiff":  {"analysis/leaks", "event"},
-	"analysis/summary":   {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/allocator", "event/figures", "heap"},
-	"analysis/alerts":    {"analysis/view", "internal/size"},
-	"analysis/machine":   {"event", "internal/sorts"},
-	"analysis/ranks":     {"analysis/leaks", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/gate":      {"analysis/leaks", "analysis/view", "event"},
-	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap", "internal/sorts"},
+	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event",
+		"event/figures", "heap", "inspect", "internal/sorts"},
+	"analysis/whatif": {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap",
+		"internal/sorts"},
+	"analysis/oom": {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks",
+		"analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap",
+		"internal/sorts", "internal/varpath"},
+	"analysis/answer": {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/samples",
+		"analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
+	"analysis/steps":  {"analysis/stacks", "analysis/view", "event", "heap"},
+	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
+	"analysis/leaks": {"analysis/advice", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view",
+		"event", "heap", "internal/sorts", "internal/varpath"},
+	"analysis/leakdiff": {"analysis/leaks", "event"},
+	"analysis/summary":  {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/allocator", "event/figures", "heap"},
+	"analysis/alerts":   {"analysis/view", "internal/size"},
+	"analysis/machine":  {"event", "internal/sorts"},
+	"analysis/ranks":    {"analysis/leaks", "analysis/view", "event", "heap", "internal/sorts"},
+	"analysis/gate":     {"analysis/leaks", "analysis/view", "event"},
+	"analysis/balance": {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap",
+		"internal/sorts"},
 	// The end of a recording, from the types of analysis.
 	"analysis/trailer": {
 		"analysis/balance", "analysis/phases", "analysis/view", "event", "event/figures", "heap", "internal/sorts", "recording",
@@ -164,9 +180,11 @@ var mayImport = map[string][]string{
 	},
 	"cmd/gputrace/internal/progress": {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest":          {}, // for tests
-	"internal/top":                   {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "export/table", "export/verdict", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts", "internal/varpath", "internal/words", "recorder"},
-	"cmd/gputrace/internal/cli":      {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
-	"internal/output":                {"internal/exit"}, // files and folders of results, whatever is in them
+	"internal/top": {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/steps", "analysis/view", "event",
+		"event/figures", "export/table", "export/verdict", "heap", "internal/exit", "internal/output", "internal/size", "internal/sorts",
+		"internal/varpath", "internal/words", "recorder"},
+	"cmd/gputrace/internal/cli": {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
+	"internal/output":           {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder/folder": {
 		"analysis/answer", "analysis/ranks", "event", "export", "export/pprof", "export/table", "internal/output", "recorder",
@@ -179,11 +197,13 @@ var mayImport = map[string][]string{
 	"recorder/rank":          {"recording"},
 	"recorder/reconcile":     {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
-		"recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "heap", "internal/size", "internal/words", "process", "recording",
+		"recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "heap", "internal/size",
+		"internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/", "internal/footprint", "internal/limits", "internal/nvml", "internal/size", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/", "internal/footprint",
+		"internal/limits", "internal/nvml", "internal/size", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The node agent: a user of the recorder that serves what it knows.
@@ -201,23 +221,30 @@ var mayImport = map[string][]string{
 		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words",
+		"recording", "recording/"},
 	"export/": {
 		"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words",
 	},
-	"export/checks":          {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules", "heap", "internal/exit"},
-	"export/compare":         {"analysis/leakdiff", "analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html", "export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
+	"export/checks": {"analysis/gate", "analysis/view", "export", "export/compare", "export/json", "export/junit", "export/rules",
+		"heap", "internal/exit"},
+	"export/compare": {"analysis/leakdiff", "analysis/leaks", "analysis/view", "event", "event/moment", "export", "export/html",
+		"export/json", "export/pprof", "export/table", "export/verdict", "internal/exit"},
 	"export/kineto":          {},
 	"export/perfetto":        {"analysis/view", "event", "export/kineto", "heap", "internal/words"},
 	"export/internal/layout": {"internal/varpath", "internal/words"},
-	"export/table":           {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/size", "internal/sorts", "internal/varpath", "internal/words"},
-	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/varpath", "internal/words"},
+	"export/table": {"analysis/", "event", "event/allocator", "event/figures", "export/internal/layout", "heap", "internal/size",
+		"internal/sorts", "internal/varpath", "internal/words"},
+	"export/screen": {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures",
+		"export/internal/layout", "export/table", "export/verdict", "internal/varpath", "internal/words"},
 	"export/verdict": {
 		"analysis/advice", "analysis/answer", "analysis/leaks", "analysis/view", "event", "export/table", "export/why", "internal/varpath",
 		"internal/words",
 	},
-	"export/why":           {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/varpath", "internal/words"},
-	"export/chart":         {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
+	"export/why": {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/view", "event", "event/figures", "export/table",
+		"internal/varpath", "internal/words"},
+	"export/chart": {"analysis/", "event", "export/internal/layout", "export/table",
+		"internal/words"}, // a size is written as it is there
 	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":         {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
@@ -240,7 +267,8 @@ var restricted = []struct {
 	why  string
 }{
 	// doctor and cmd/gputrace/internal/advice recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace/internal/advice", "bench/measure", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel",
+		"tracer/returnprobe", "doctor", "cmd/gputrace/internal/advice", "bench/measure", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
@@ -252,7 +280,8 @@ var restricted = []struct {
 	{"PtraceInterrupt", []string{"inspect/holders/internal/stop"}, "the target is stopped for who --freeze only, which the user asks for"},
 	{"SYS_PTRACE", nil, "the target is never stopped"},
 	{"PidfdSendSignal", nil, "the target gets no signal"},
-	{"Kill", []string{"bench/measure", "cmd/gputrace/internal/notify"}, "the target gets no signal; a command of an alert that hangs is ended"},
+	{"Kill", []string{"bench/measure", "cmd/gputrace/internal/notify"},
+		"the target gets no signal; a command of an alert that hangs is ended"},
 	{"Tgkill", nil, "the target gets no signal"},
 }
 
@@ -351,7 +380,8 @@ func TestDataGoesOneWay(t *testing.T) {
 	require.Greater(t, checked, 100, "imports")
 }
 
-// TestRecorderLinksNoFormat: a program of somebody else that records links no exporter and no terminal of ours, whatever the recorder imports
+// TestRecorderLinksNoFormat: a program of somebody else that records links no exporter and no terminal of ours, whatever the recorder
+// imports
 // by way of others.
 func TestRecorderLinksNoFormat(t *testing.T) {
 	imports := map[string][]string{}
@@ -581,7 +611,10 @@ var largePackages = map[string]string{
 	"inspect/holders": "one report is one subject: its paths, their proof and what becomes of blocks without one share the state of a reading",
 	"recorder":        "one recording is one subject; what reads holders, judges growth and answers for a live process share its state",
 	"analysis/leaks":  "one verdict from one pass over the steps: series, trends and what excuses a rise share their windows",
-	"export/table":    "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house are made",
+	"export":          "what is known of one recording, computed once for every format that shows it",
+	"analysis/view":   "one selection of the memory of a moment; rows, peaks and timelines are parts of it",
+	"export/table": "the words and roundings of every table on the terminal: divided by what is printed once the seams of the house " +
+		"are made",
 }
 
 // TestSizes: a package has one job, and the command none of its own.

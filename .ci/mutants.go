@@ -305,7 +305,8 @@ func (b *binaries) write(chosen []*change) (map[int]bool, error) {
 		return nil, err
 	}
 	slices.Sort(packages)
-	out, err := exec.Command("go", append([]string{"build", "-gcflags=-e", "-overlay", b.overlay}, slices.Compact(packages)...)...).CombinedOutput()
+	out, err := exec.Command("go", append([]string{"build", "-gcflags=-e", "-overlay", b.overlay},
+		slices.Compact(packages)...)...).CombinedOutput()
 	bad := map[int]bool{}
 	for _, m := range copyName.FindAllStringSubmatch(string(out), -1) {
 		number, _ := strconv.Atoi(m[1])
@@ -509,7 +510,8 @@ const needsMore = "^(TestReadmeCommands|TestGuideCommands|TestFind|TestGiveToUse
 
 // importersOf lists the packages that import each folder's, those with tests that need nothing but Go.
 func importersOf() (map[string][]string, error) {
-	out, err := exec.Command("go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`, "./...").Output()
+	out, err := exec.Command("go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Imports " "}} {{join `+
+		`.TestImports " "}} {{join .XTestImports " "}}{{end}}`, "./...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}

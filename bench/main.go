@@ -39,7 +39,8 @@ func parseOptions(args []string, out io.Writer) (measure.Options, error) {
 	f.SetOutput(out)
 	f.IntVar(&o.Rounds, "rounds", 5, "measure every mode `N` times, in turn")
 	f.DurationVar(&o.Window, "window", 2*time.Second, "`TIME` of one measurement")
-	f.StringVar(&o.Only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, frees, pyloop, mlp, gpt, resnet, who, recording, views, feed, cores")
+	f.StringVar(&o.Only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, frees, pyloop, mlp, gpt, resnet, who, recording, "+
+		"views, feed, cores")
 	f.Func("threads", "`NUMBERS` of threads that cores measures, such as 1,16,64 (default 1,2,4,16,64)", func(s string) (err error) {
 		o.Threads, err = measure.ParseThreads(s)
 		return err

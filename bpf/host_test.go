@@ -109,7 +109,8 @@ func compileVariants(t *testing.T) []string {
 	list := "-DFRAMES(X)="
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
 		object := filepath.Join(t.TempDir(), name+".o")
-		args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", "-o", object, "-DFLAVOR=" + name + "_", "../testdata/programs/frames.c"}, variants[name]...)
+		args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", "-o", object, "-DFLAVOR=" + name + "_",
+			"../testdata/programs/frames.c"}, variants[name]...)
 		out, err := exec.Command("gcc", args...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		objects = append(objects, object)

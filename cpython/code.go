@@ -113,7 +113,8 @@ type CodeFields struct {
 // CodeFields tells where a code object keeps what Code reads, for a reader that copies it early.
 func (r *Runtime) CodeFields() CodeFields {
 	l := r.layout
-	f := CodeFields{Name: l.codeName, Qualname: l.codeQualname, Filename: l.codeFilename, LineTable: l.codeLineTable, FirstLine: l.codeFirstLine}
+	f := CodeFields{Name: l.codeName, Qualname: l.codeQualname, Filename: l.codeFilename, LineTable: l.codeLineTable,
+		FirstLine: l.codeFirstLine}
 	if f.Qualname == NoField {
 		f.Qualname = f.Name
 	}

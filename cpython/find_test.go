@@ -63,7 +63,8 @@ func TestSubinterpreters(t *testing.T) {
 		version, module string
 		want            int // interpreters with a thread state: from 3.13 on one that runs nothing has none
 	}{
-		{"3.8.18", "_xxsubinterpreters", 3}, {"3.9.18", "_xxsubinterpreters", 3}, {"3.10.13", "_xxsubinterpreters", 3}, {"3.11.7", "_xxsubinterpreters", 3}, {"3.12.1", "_xxsubinterpreters", 3},
+		{"3.8.18", "_xxsubinterpreters", 3}, {"3.9.18", "_xxsubinterpreters", 3}, {"3.10.13", "_xxsubinterpreters", 3},
+		{"3.11.7", "_xxsubinterpreters", 3}, {"3.12.1", "_xxsubinterpreters", 3},
 		{"3.13.0", "_interpreters", 2}, {"3.14", "_interpreters", 2}, {"3.15", "_interpreters", 2},
 	} {
 		p := start(t, pythonOf(t, row.version), "-c", fmt.Sprintf(
@@ -137,7 +138,8 @@ func compileEmbed(t *testing.T, version string) []string {
 	if ofDebian(version) {
 		prefix = debianPrefix(t, version)
 		include, lib = filepath.Join(prefix, "include"), filepath.Join(prefix, "root/usr/lib/x86_64-linux-gnu")
-		command = []string{"env", "PYTHONHOME=" + filepath.Join(prefix, "root/usr"), filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib, out}
+		command = []string{"env", "PYTHONHOME=" + filepath.Join(prefix, "root/usr"), filepath.Join(lib, "ld-linux-x86-64.so.2"),
+			"--library-path", lib, out}
 	} else {
 		prefix, short = pyenvPrefix(t, version), version[:strings.LastIndexByte(version, '.')]
 		include, lib = filepath.Join(prefix, "include"), filepath.Join(prefix, "lib")

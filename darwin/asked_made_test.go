@@ -106,7 +106,8 @@ func regionOf(start, end uint64, protection, tag, share, other uint32) []byte {
 
 // TestMapsOfMac: segments of images go by their slide and share no page; of the rest, private memory of malloc, Python and stacks is taken.
 func TestMapsOfMac(t *testing.T) {
-	header := headerOf(segmentOf(0x1000, 0x1800, 5, 0), segmentOf(0x2800, 0x900, 3, 0), segmentOf(0x4000, 0x1000, 3, 0x10), segmentOf(0x5000, 1<<40, 3, 0))
+	header := headerOf(segmentOf(0x1000, 0x1800, 5, 0), segmentOf(0x2800, 0x900, 3, 0), segmentOf(0x4000, 0x1000, 3, 0x10),
+		segmentOf(0x5000, 1<<40, 3, 0))
 	path := []byte("/usr/lib/libx.dylib\x00")
 	memory := map[uint64][]byte{0x700000: header, 0x800000: path}
 	regions := [][]byte{

@@ -196,7 +196,8 @@ func (j *started) check(t *testing.T, report *holders.Report) {
 		"model.cache[('a', 1)]", "history[1]['deep'][0]", "leaf", "decoy",
 		"losses[3].grad_fn<SumBackward0> saved by MulBackward0", "picked.grad_fn saved by IndexBackward0[2]",
 		"output.grad_fn saved by LstmMpsBackward0", "output.grad_fn saved by LstmMpsBackward0[3]", "extended.grad_fn saved by Extension",
-		"piece", "piece._base.grad", "piece._base.grad_fn saved by MulBackward0", "coo.<SparseTensorImpl+208>", "holders.py:157 work() local private['x'][0]",
+		"piece", "piece._base.grad", "piece._base.grad_fn saved by MulBackward0", "coo.<SparseTensorImpl+208>",
+		"holders.py:157 work() local private['x'][0]",
 		"holders.py:194 train() local kept[39]", "holders.py:194 train() local holder.held", "holders.py:194 train() local only",
 	})
 	require.Len(t, report.Blocks, len(j.buffers()))
@@ -444,7 +445,8 @@ func TestRecordedHolders(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(folder, "ask"), []byte("[]"), 0o600))
 		(&started{folder: folder}).await(t, "answer")
 	})
-	results, n, o, err := record(t, f, func(o *recorder.Options) { o.Duration = 8 * time.Second }, python(t, "3.11"), "testdata/mac/holders.py", folder)
+	results, n, o, err := record(t, f, func(o *recorder.Options) { o.Duration = 8 * time.Second }, python(t, "3.11"),
+		"testdata/mac/holders.py", folder)
 	require.NoError(t, err)
 	traces := written(t, results, n, o, 1)
 	in, err := export.Open(traces[0], nil)

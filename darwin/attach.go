@@ -21,7 +21,8 @@ import (
 )
 
 // ErrAttach is of processes that dtrace cannot find by itself.
-var ErrAttach = errors.New("on macOS a running process is attached to by its number: sudo gputrace -p PID; children, names and --all are not possible, gputrace run is")
+var ErrAttach = errors.New("on macOS a running process is attached to by its number: sudo gputrace -p PID; children, names and --all " +
+	"are not possible, gputrace run is")
 
 // attached is the source of processes that run already: a dtrace of each. It sees PyTorch's blocks, requests that
 // are refused, Metal's heaps and native stacks; what was allocated before, the device's own figures and Python's
@@ -55,7 +56,8 @@ func (s *attached) Start(ctx context.Context) error {
 	s.dir = dir
 	for _, pid := range o.PIDs {
 		if err := s.attach(ctx, pid); err != nil {
-			return &recorder.AttachError{PID: pid, Err: fmt.Errorf("%w; a Python 3.14 or later can load a library instead: gputrace -p PID --inject", err)}
+			return &recorder.AttachError{PID: pid, Err: fmt.Errorf("%w; a Python 3.14 or later can load a library instead: gputrace -p PID "+
+				"--inject", err)}
 		}
 	}
 	return nil
@@ -84,7 +86,8 @@ func (s *attached) attach(ctx context.Context, pid int) error {
 		return err
 	}
 	s.targets, s.arrived = append(s.targets, t), append(s.arrived, t)
-	s.options.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d %s · by dtrace: %s, native stacks only", s.options.Version, pid, t.about.Name, sees))
+	s.options.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d %s · by dtrace: %s, native stacks only", s.options.Version, pid,
+		t.about.Name, sees))
 	return nil
 }
 
@@ -151,7 +154,8 @@ func (s *attached) Lost() uint64 {
 
 // Hits implements recorder.Source: dtrace counts no runs. What it printed, and what it said it lost.
 func (s *attached) Hits() ([]figures.Hits, error) {
-	out := []figures.Hits{newHits("dtrace MPSHeapAllocatorImpl::malloc"), newHits("dtrace MPSHeapAllocatorImpl::free"), newHits("dtrace, of either")}
+	out := []figures.Hits{newHits("dtrace MPSHeapAllocatorImpl::malloc"), newHits("dtrace MPSHeapAllocatorImpl::free"),
+		newHits("dtrace, of either")}
 	for _, t := range s.targets {
 		t.addHits(out)
 	}

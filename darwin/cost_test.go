@@ -70,7 +70,8 @@ func TestShimCost(t *testing.T) {
 			}
 		}
 		none := least["none"]
-		t.Logf("%d Python frames: %.0f ns a pair; %+.0f by the shim, %+.0f by one that does not trace, %+.0f by tracemalloc of 25 frames; %.2f times",
+		t.Logf("%d Python frames: %.0f ns a pair; %+.0f by the shim, %+.0f by one that does not trace, %+.0f by tracemalloc of 25 frames; "+
+			"%.2f times",
 			frames, none, least["traced"]-none, least["idle"]-none, least["tracemalloc"]-none, least["traced"]/none)
 		require.Less(t, least["traced"], 20*least["none"]+least["tracemalloc"], "%d frames", frames)
 	}

@@ -158,7 +158,8 @@ func (d *decoder) torchNow() figures.TorchMemory {
 	if !d.late {
 		return t
 	}
-	t.Requested, t.Reserved, t.Free, t.InactiveSplit, t.Pending = figures.Unknown, figures.Unknown, figures.Unknown, figures.Unknown, figures.Unknown
+	t.Requested, t.Reserved, t.Free, t.InactiveSplit, t.Pending = figures.Unknown, figures.Unknown, figures.Unknown, figures.Unknown,
+		figures.Unknown
 	if d.before == event.Unknown {
 		t.Allocated = figures.Unknown
 	} else {

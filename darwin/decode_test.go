@@ -83,7 +83,8 @@ func fuzzed(b []byte) []byte {
 	out = le.AppendUint16(out, uint16(ring.TypeEvent))
 	out = le.AppendUint16(out, uint16(b[0]%9))
 	for _, n := range []uint64{
-		uint64(b[3]), 1, uint64(b[1] % 8), sizes[b[2]%8], sizes[b[2]>>3%8], uint64(b[1] >> 4), sizes[b[3]%8], uint64(b[3] % 3), uint64(b[0] >> 3 % 4), event.Unknown,
+		uint64(b[3]), 1, uint64(b[1] % 8), sizes[b[2]%8], sizes[b[2]>>3%8], uint64(b[1] >> 4), sizes[b[3]%8], uint64(b[3] % 3),
+		uint64(b[0] >> 3 % 4), event.Unknown,
 	} {
 		out = le.AppendUint64(out, n)
 	}

@@ -56,7 +56,8 @@ func checkVersion(ask asker) check {
 var gpuModel = regexp.MustCompile(`(?m)^[ |]*"model" = (?:"([^"]+)"|<"([^"]+)">)`)
 
 func checkGPU(ask asker) check {
-	c := check{name: "GPU", why: "there is none that Metal can use, so that torch.backends.mps.is_available() is False", cure: "run on a Mac itself, not in a virtual machine without a GPU"}
+	c := check{name: "GPU", why: "there is none that Metal can use, so that torch.backends.mps.is_available() is False",
+		cure: "run on a Mac itself, not in a virtual machine without a GPU"}
 	out, err := ask("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 	if err != nil {
 		c.why, c.cure = "it is not known: ioreg failed", ""

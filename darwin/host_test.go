@@ -24,10 +24,13 @@ func said(answers map[string]string) asker {
 }
 
 const (
-	ioreg      = "ioreg -r -d 1 -w 0 -c IOAccelerator"
-	customSIP  = "System Integrity Protection status: unknown (Custom Configuration).\n\nConfiguration:\n\tApple Internal: disabled\n\tKext Signing: enabled\n\tFilesystem Protections: enabled\n\tDebugging Restrictions: enabled\n\tDTrace Restrictions: "
-	appleGPU   = "+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x100000411, registered, matched, active, busy 0 (2 ms), retain 67>\n  | {\n  |   \"model\" = \"Apple M1 Pro\"\n  |   \"gpu-core-count\" = 16\n  | }\n"
-	intelGPU   = "+-o AMDRadeonX6000_AMDNavi14GraphicsAccelerator  <class AMDRadeonX6000, id 0x1000004ff>\n    {\n      \"model\" = <\"AMD Radeon Pro 5300M\">\n    }\n"
+	ioreg     = "ioreg -r -d 1 -w 0 -c IOAccelerator"
+	customSIP = "System Integrity Protection status: unknown (Custom Configuration).\n\nConfiguration:\n\tApple Internal: " +
+		"disabled\n\tKext Signing: enabled\n\tFilesystem Protections: enabled\n\tDebugging Restrictions: enabled\n\tDTrace Restrictions: "
+	appleGPU = "+-o AGXAcceleratorG13X  <class AGXAcceleratorG13X, id 0x100000411, registered, matched, active, busy 0 (2 ms), retain " +
+		"67>\n  | {\n  |   \"model\" = \"Apple M1 Pro\"\n  |   \"gpu-core-count\" = 16\n  | }\n"
+	intelGPU = "+-o AMDRadeonX6000_AMDNavi14GraphicsAccelerator  <class AMDRadeonX6000, id 0x1000004ff>\n    {\n      \"model\" = <\"AMD " +
+		"Radeon Pro 5300M\">\n    }\n"
 	virtualGPU = "+-o AppleParavirtGPU  <class AppleParavirtAccelerator, id 0x100000301>\n    {\n    }\n"
 )
 
@@ -103,7 +106,8 @@ func TestExamineHost(t *testing.T) {
 	require.NoError(t, e.Write(&b))
 	for _, line := range []string{
 		"  macOS     no: 12.0, and PyTorch's MPS needs 12.3\n            update macOS\n", "  GPU       ok: Apple M1 Pro\n",
-		"  Rosetta   ok: gputrace is not translated\n", "  SIP       ok: on,", "  dtrace    no: there is none in PATH\n            use gputrace run",
+		"  Rosetta   ok: gputrace is not translated\n", "  SIP       ok: on,",
+		"  dtrace    no: there is none in PATH\n            use gputrace run",
 		"  program   not found",
 	} {
 		require.Contains(t, b.String(), line)

@@ -74,7 +74,8 @@ func (s *source) inject(ctx context.Context) error {
 		return &recorder.AttachError{PID: pid, Err: fmt.Errorf("load a library into the process by sys.remote_exec: %w", err)}
 	}
 	s.late = pid
-	o.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d · a library of ours was loaded into the process, and stays there (%s)", o.Version, pid, ShimName))
+	o.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d · a library of ours was loaded into the process, and stays there (%s)", o.Version,
+		pid, ShimName))
 	return nil
 }
 

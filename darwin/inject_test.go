@@ -41,7 +41,8 @@ func ofDebian(t *testing.T, version string) string {
 func startLate(t *testing.T, python string) *lateProgram {
 	t.Helper()
 	dir := t.TempDir()
-	p := &lateProgram{fake: buildFake(t), python: python, sums: filepath.Join(dir, "sums"), go_: filepath.Join(dir, "go"), end: filepath.Join(dir, "end")}
+	p := &lateProgram{fake: buildFake(t), python: python, sums: filepath.Join(dir, "sums"), go_: filepath.Join(dir, "go"),
+		end: filepath.Join(dir, "end")}
 	p.cmd = exec.Command(python, "testdata/mac/late.py", p.sums, p.go_, p.end)
 	p.cmd.Env = append(os.Environ(), "LD_PRELOAD="+p.fake.dyld, "GPUTRACE_FAKE_TORCH="+p.fake.torch, "LD_LIBRARY_PATH=")
 	p.cmd.Stderr = os.Stderr

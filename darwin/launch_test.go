@@ -95,7 +95,8 @@ func TestPlaces(t *testing.T) {
 // TestMerge: Python's frames follow the eval loops that run them.
 func TestMerge(t *testing.T) {
 	table := newStackTable()
-	for pc, name := range map[uint64]string{1: "_ZN2at3mps12MPSAllocator8allocateEm", 2: evalLoop, 3: "PyObject_Call", 4: evalLoop + ".cold", 5: "main"} {
+	for pc, name := range map[uint64]string{1: "_ZN2at3mps12MPSAllocator8allocateEm", 2: evalLoop, 3: "PyObject_Call", 4: evalLoop + ".cold",
+		5: "main"} {
 		table.symbols[pc] = &ring.Symbol{PC: pc, Base: 1, Path: "/lib/x", Name: name}
 	}
 	table.symbols[9] = &ring.Symbol{PC: 9, Path: "/tmp/" + ShimName}
@@ -106,9 +107,11 @@ func TestMerge(t *testing.T) {
 		want   string
 		status event.StackStatus
 	}{
-		"in pairs":      {[]uint64{9, 8, 1, 2, 3, 4, 5}, []ring.Frame{{Code: 6}, inner, outer}, "at::mps::MPSAllocator::allocate E p p PyObject_Call E p main", event.StatusOK},
-		"a loop more":   {[]uint64{1, 2, 3, 4, 5}, []ring.Frame{inner}, "at::mps::MPSAllocator::allocate p", event.StatusPythonState},
-		"no loop":       {[]uint64{1, 3}, []ring.Frame{inner, outer}, "at::mps::MPSAllocator::allocate PyObject_Call p p", event.StatusPythonState},
+		"in pairs": {[]uint64{9, 8, 1, 2, 3, 4, 5}, []ring.Frame{{Code: 6}, inner, outer},
+			"at::mps::MPSAllocator::allocate E p p PyObject_Call E p main", event.StatusOK},
+		"a loop more": {[]uint64{1, 2, 3, 4, 5}, []ring.Frame{inner}, "at::mps::MPSAllocator::allocate p", event.StatusPythonState},
+		"no loop": {[]uint64{1, 3}, []ring.Frame{inner, outer}, "at::mps::MPSAllocator::allocate PyObject_Call p p",
+			event.StatusPythonState},
 		"no Python":     {[]uint64{1, 5}, nil, "at::mps::MPSAllocator::allocate main", event.StatusOK},
 		"an odd end":    {[]uint64{1, 2}, []ring.Frame{{Code: 6}}, "at::mps::MPSAllocator::allocate E p", event.StatusOK},
 		"without names": {[]uint64{1, 77}, nil, "at::mps::MPSAllocator::allocate 0x4d", event.StatusOK},

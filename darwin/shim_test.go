@@ -34,8 +34,10 @@ type fake struct {
 func buildFake(t *testing.T, options ...string) *fake {
 	t.Helper()
 	dir := t.TempDir()
-	f := &fake{filepath.Join(dir, "libmac.so"), filepath.Join(dir, "libtorch_cpu.dylib"), t.TempDir(), filepath.Join(dir, "ledger"), filepath.Join(dir, "asked")}
-	flags := []string{"-g", "-O1", "-fno-omit-frame-pointer", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-pthread"}
+	f := &fake{filepath.Join(dir, "libmac.so"), filepath.Join(dir, "libtorch_cpu.dylib"), t.TempDir(), filepath.Join(dir, "ledger"),
+		filepath.Join(dir, "asked")}
+	flags := []string{"-g", "-O1", "-fno-omit-frame-pointer", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type",
+		"-pthread"}
 	build := func(compiler, out string, args ...string) {
 		cmd := exec.Command(compiler, append(append([]string{"-o", out}, flags...), args...)...)
 		cmd.Dir = "testdata/mac"

@@ -173,7 +173,10 @@ func (s *source) look(now bool) {
 	if err != nil {
 		return // the folder was removed: what was found is still read
 	}
-	slices.SortStableFunc(files, func(a, b os.DirEntry) int { return len(a.Name()) - len(b.Name()) }) // a process's second ring behind its first
+	slices.SortStableFunc(files, func(a, b os.DirEntry) int {
+		return len(a.Name()) - len(
+			b.Name())
+	}) // a process's second ring behind its first
 	for _, f := range files {
 		if name := f.Name(); strings.HasSuffix(name, ".ring") && !s.known[name] && len(s.targets) < maxTargets {
 			s.add(name)
@@ -238,7 +241,8 @@ func (s *source) finish() {
 	full, _ := filepath.Glob(filepath.Join(s.dir, "*.full")) // of a pattern that is right there is no error
 	switch {
 	case len(full) > 0:
-		s.options.Observer.Warning(fmt.Errorf("there was no room for the events of the program in %s: nothing was recorded; TMPDIR names another folder", s.dir))
+		s.options.Observer.Warning(fmt.Errorf("there was no room for the events of the program in %s: nothing was recorded; TMPDIR names "+
+			"another folder", s.dir))
 	case s.late != 0, err == nil && len(loaded) > 0:
 		s.options.Observer.Warning(errors.New("the program has allocated nothing by Metal" + s.since()))
 	case !s.stopped.Load():

@@ -279,7 +279,8 @@ func (t *traced) conclude() {
 	n := &t.decoder.received
 	if t.metal && n[ring.HookAllocate] > 0 && n[ring.HookHeap]+n[ring.HookResource]+n[ring.HookDealloc]+n[ring.HookPurge] == 0 {
 		t.options.Observer.Warning(fmt.Errorf("pid %d: no heap and no buffer of Metal was seen: none was made meanwhile, or the classes "+
-			"IOGPUMetalHeap and IOGPUMetalBuffer have other methods here, which sudo dtrace -ln 'objc$target:IOGPUMetal*:-init*:entry' -p %d lists", t.pid, t.pid))
+			"IOGPUMetalHeap and IOGPUMetalBuffer have other methods here, which sudo dtrace -ln 'objc$target:IOGPUMetal*:-init*:entry' -p "+
+			"%d lists", t.pid, t.pid))
 	}
 }
 

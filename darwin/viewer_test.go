@@ -174,7 +174,8 @@ func rows(t *testing.T, file []byte) []byte {
 // questions are the commands that answer from recordings.
 func questions(recording, other string) [][]string {
 	asked := [][]string{
-		{"report"}, {"report", "-v"}, {"report", "--at", "peak", "--by", "function"}, {"report", "--by", "phase"}, {"report", "--by", "step"}, {"report", "--by", "holder"},
+		{"report"}, {"report", "-v"}, {"report", "--at", "peak", "--by", "function"}, {"report", "--by", "phase"}, {"report", "--by", "step"},
+		{"report", "--by", "holder"},
 		{"summary"}, {"summary", "--json"}, {"leaks"}, {"leaks", "--json"}, {"oom"}, {"oom", "--json"}, {"fragments", "--json"},
 		{"check", "--max-peak", "1GiB", "--max-growth-per-step", "0", "--no-leaks", "--no-oom", "--json"}, {"check", "--baseline", other},
 		{"top", "--once", "--json"}, {"whatif", "--json"}, {"whatif", "--json", "--device-memory", "2GiB", "--expandable-segments"},
@@ -216,7 +217,8 @@ func TestViewersAgree(t *testing.T) {
 				}
 				saidThere, wroteThere := v.answer(t, questions(r, other)[k])
 				require.Equal(t, said, saidThere, "%s: %q", v.name, questions(r, other)[k])
-				require.True(t, wrote == wroteThere || samePicture(t, wrote, wroteThere), "%s: %q: %s", v.name, questions(r, other)[k], difference(wrote, wroteThere))
+				require.True(t, wrote == wroteThere || samePicture(t, wrote, wroteThere), "%s: %q: %s", v.name, questions(r, other)[k],
+					difference(wrote, wroteThere))
 			}
 		}
 	}

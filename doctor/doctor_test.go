@@ -31,11 +31,13 @@ func TestVerdict(t *testing.T) {
 		works  bool
 		want   string
 	}{
-		"all well":     {Report{Checks: []Check{{State: OK, Needed: true}}}, true, "tracing will work on this machine; gputrace doctor -p PID looks at a process"},
-		"a process":    {Report{PID: 42}, true, "tracing will work: gputrace -p 42"},
-		"not needed":   {Report{PID: 42, Checks: []Check{{State: Failed}}}, true, "tracing will work: gputrace -p 42"},
-		"not known":    {Report{PID: 42, Checks: []Check{{State: Unknown, Needed: true}}}, true, "tracing will work: gputrace -p 42"},
-		"failed":       {Report{PID: 42, Checks: []Check{{State: Failed}, bad, {Name: "later", State: Failed, Needed: true}}}, false, "tracing will not work: CAP_BPF: missing"},
+		"all well": {Report{Checks: []Check{{State: OK, Needed: true}}},
+			true, "tracing will work on this machine; gputrace doctor -p PID looks at a process"},
+		"a process":  {Report{PID: 42}, true, "tracing will work: gputrace -p 42"},
+		"not needed": {Report{PID: 42, Checks: []Check{{State: Failed}}}, true, "tracing will work: gputrace -p 42"},
+		"not known":  {Report{PID: 42, Checks: []Check{{State: Unknown, Needed: true}}}, true, "tracing will work: gputrace -p 42"},
+		"failed": {Report{PID: 42, Checks: []Check{{State: Failed}, bad, {Name: "later", State: Failed, Needed: true}}}, false,
+			"tracing will not work: CAP_BPF: missing"},
 		"without a -p": {Report{Checks: []Check{bad}}, false, "tracing will not work: CAP_BPF: missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +56,8 @@ func TestParseRights(t *testing.T) {
 	for _, c := range Capabilities {
 		require.Equal(t, !c.Optional, r.has(c), c.Name)
 	}
-	for _, status := range []string{"", "CapEff:\tzz\nCapBnd:\t0\n", "CapEff:\t1ffffffffffffffff\n", "CapEff:\t0\nCapBnd:\t0\nSeccomp:\tmany\n"} {
+	for _, status := range []string{"", "CapEff:\tzz\nCapBnd:\t0\n", "CapEff:\t1ffffffffffffffff\n",
+		"CapEff:\t0\nCapBnd:\t0\nSeccomp:\tmany\n"} {
 		_, err := parseRights(status)
 		require.Error(t, err, status)
 	}
@@ -183,7 +186,8 @@ func TestMissingFeature(t *testing.T) {
 		refused bool
 		state   State
 		needed  bool
-	}{{"", false, Unknown, true}, {"", true, Failed, true}, {"stacks cost more", false, Unknown, false}, {"stacks cost more", true, Unknown, false}} {
+	}{{"", false, Unknown, true}, {"", true, Failed, true}, {"stacks cost more", false, Unknown, false},
+		{"stacks cost more", true, Unknown, false}} {
 		got := checkFeature(&feature.Feature{Name: "x", Version: "9.9", Without: c.without}, feature.ErrMissing, c.refused)
 		require.Equal(t, c.state, got.State, "%+v", c)
 		require.Equal(t, c.needed, got.Needed, "%+v", c)
@@ -200,10 +204,11 @@ func TestOwnStacks(t *testing.T) {
 		fails  string // the check, and what it says
 		notes  string
 	}{
-		"well":           {func(*selftest.Result) {}, nil, "", ""},
-		"not attached":   {nil, unix.EPERM, "probe of our own: operation not permitted", ""},
-		"not counted":    {func(r *selftest.Result) { r.Hits = 23 }, nil, "probe of our own: 23 of 24 calls counted", ""},
-		"no stacks":      {func(r *selftest.Result) { r.Native = wrong }, nil, "stacks of our own: a trace would be without stacks: no scratch", ""},
+		"well":         {func(*selftest.Result) {}, nil, "", ""},
+		"not attached": {nil, unix.EPERM, "probe of our own: operation not permitted", ""},
+		"not counted":  {func(r *selftest.Result) { r.Hits = 23 }, nil, "probe of our own: 23 of 24 calls counted", ""},
+		"no stacks": {func(r *selftest.Result) { r.Native = wrong }, nil, "stacks of our own: a trace would be without stacks: no scratch",
+			""},
 		"no Python ones": {func(r *selftest.Result) { r.Python = wrong }, nil, "stacks through Python: a trace would be without stacks", ""},
 		"no Python here": {func(r *selftest.Result) { r.NoPython = errors.New("no python3 here") }, nil, "", "not tried: no python3 here"},
 		"no returns":     {func(r *selftest.Result) { r.Driver = false }, nil, "", "return probes would end the process"},
@@ -259,7 +264,8 @@ func FuzzRights(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := parseRights(fmt.Sprintf("CapEff:\t%016x\nCapBnd:\t%016x\nNoNewPrivs:\t%d\nSeccomp:\t%d\n", r.effective, r.bounding, btoi(r.noNewPrivs), r.seccomp))
+		again, err := parseRights(fmt.Sprintf("CapEff:\t%016x\nCapBnd:\t%016x\nNoNewPrivs:\t%d\nSeccomp:\t%d\n", r.effective, r.bounding,
+			btoi(r.noNewPrivs), r.seccomp))
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 	})

@@ -163,7 +163,8 @@ func refusedCall(err error, calls []string) *Hindrance {
 
 // missingUprobes is for a kernel without uprobe_multi links, where probes are perf events.
 func missingUprobes(err error) *Hindrance {
-	if !errors.Is(err, tracer.ErrNotLoaded) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOSYS) || feature.HasUprobeMulti() || there("/sys/bus/event_source/devices/uprobe/type") {
+	if !errors.Is(err, tracer.ErrNotLoaded) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOSYS) || feature.HasUprobeMulti() ||
+		there("/sys/bus/event_source/devices/uprobe/type") {
 		return nil
 	}
 	return &Hindrance{

@@ -286,7 +286,8 @@ func checkTest(r *selftest.Result, err error) []Check {
 }
 
 func checkStacks(r *selftest.Result) Check {
-	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is what the program knows it to be", r.Stacks)}
+	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is what the program knows it to be",
+		r.Stacks)}
 	if !r.Driver {
 		c.Says += "; of PyTorch's layer only: " + tracer.ErrUnsafeReturns.Error()
 	}
@@ -297,7 +298,8 @@ func checkStacks(r *selftest.Result) Check {
 }
 
 func checkMixedStacks(r *selftest.Result) Check {
-	c := Check{Group: Attach, Name: "stacks through Python", Needed: true, Says: "Python " + r.Interpreter + ", each frame is what it knows it to be"}
+	c := Check{Group: Attach, Name: "stacks through Python", Needed: true,
+		Says: "Python " + r.Interpreter + ", each frame is what it knows it to be"}
 	switch {
 	case r.Python != nil:
 		c.State, c.Says, c.Fixes = Failed, r.Python.Error(), []Fix{reportIt}

@@ -46,7 +46,8 @@ tracing will not work: x
 // TestTextFits: no line is wider than the terminal but those that are to be copied.
 func TestTextFits(t *testing.T) {
 	r := sick()
-	r.Checks = append(r.Checks, Check{Group: Limits, Name: "unprivileged_bpf_disabled", Says: "2: only with CAP_BPF, which root and those who are given it have"})
+	r.Checks = append(r.Checks, Check{Group: Limits, Name: "unprivileged_bpf_disabled",
+		Says: "2: only with CAP_BPF, which root and those who are given it have"})
 	r.Verdict = "tracing will work on this machine; gputrace doctor -p PID looks at a process"
 	for _, width := range []int{60, 80} {
 		for _, all := range []bool{true, false} {
@@ -68,8 +69,10 @@ func TestTextFits(t *testing.T) {
 func TestFolded(t *testing.T) {
 	ok := func(g Group, name string) Check { return Check{Group: g, Name: name, Says: "as " + name} }
 	r := &Report{Verdict: "tracing will work", Checks: []Check{
-		ok(Kernel, "Linux"), ok(Kernel, "BTF"), ok(Rights, "CAP_BPF"), ok(Rights, "CAP_PERFMON"), ok(Rights, "CAP_SYS_PTRACE"), ok(Rights, "user namespace"),
-		ok(Limits, "lockdown"), {Group: Limits, Name: "locked memory", State: Unknown, Says: "not known"}, ok(Library, "driver"), ok(Attach, "probe"),
+		ok(Kernel, "Linux"), ok(Kernel, "BTF"), ok(Rights, "CAP_BPF"), ok(Rights, "CAP_PERFMON"), ok(Rights, "CAP_SYS_PTRACE"),
+		ok(Rights, "user namespace"),
+		ok(Limits, "lockdown"), {Group: Limits, Name: "locked memory", State: Unknown, Says: "not known"}, ok(Library, "driver"),
+		ok(Attach, "probe"),
 	}}
 	var b strings.Builder
 	require.NoError(t, WriteText(&b, r, Text{Version: "1.2"}))

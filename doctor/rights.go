@@ -28,7 +28,8 @@ var Capabilities = []Capability{
 	{unix.CAP_BPF, "CAP_BPF", "to load programs", false, true},
 	{unix.CAP_PERFMON, "CAP_PERFMON", "to attach probes and read user memory from them", false, true},
 	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "to read another user's process", false, false},
-	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read another user's private files, and who holds the blocks of that user's process", true, false},
+	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH",
+		"to read another user's private files, and who holds the blocks of that user's process", true, false},
 	{unix.CAP_CHECKPOINT_RESTORE, "CAP_CHECKPOINT_RESTORE", "to read libraries that were deleted or replaced", true, true},
 }
 

@@ -208,7 +208,8 @@ func checkFile(f *tracer.File) Check {
 		c.Fixes = []Fix{{"host", "install the library as its maker ships it: its exported names are how it is hooked"}}
 		return c
 	case len(f.Functions) == 0:
-		c.State, c.Says = Failed, fmt.Sprintf("%s names %d functions, but none of the %d that are looked for: it is of another make", f.Path, f.Symbols, total)
+		c.State, c.Says = Failed, fmt.Sprintf("%s names %d functions, but none of the %d that are looked for: it is of another make", f.Path,
+			f.Symbols, total)
 		return c
 	}
 	c.Says = fmt.Sprintf("%s: %d of %d functions", f.Path, len(f.Functions), total)
@@ -336,7 +337,8 @@ func testTarget(p *process.Process, o *Options) Check {
 		runs += h.Hits
 		lost += h.Lost()
 	}
-	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(target.Found().Probes), runs, events, o.duration(), lost)
+	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(target.Found().Probes), runs, events,
+		o.duration(), lost)
 	if runs == 0 {
 		c.Says += ": the job does not allocate just now"
 	}

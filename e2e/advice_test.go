@@ -17,9 +17,12 @@ import (
 
 // owed is a part of the sentence that each pattern of advice.py must get; empty: it is a near miss, and must get none of them.
 var owed = map[string]string{
-	"graph": ".item()", "scalars": ".item()", "thread": "enter it on this thread", "create_graph": "torch.autograd.grad", "autocast": "leave the context",
-	"ctx": "ctx.save_for_backward()", "chain": ".detach()", "cycle": "call gc.collect()", "metric": "quality was not emptied", "cache": "give it a limit",
-	"lru": "a smaller maxsize", "hooks": "register it once", "optimizers": "keeps every optimizer", "parameters": "gets new parameters", "pinned": "pin one buffer",
+	"graph": ".item()", "scalars": ".item()", "thread": "enter it on this thread", "create_graph": "torch.autograd.grad",
+	"autocast": "leave the context",
+	"ctx":      "ctx.save_for_backward()", "chain": ".detach()", "cycle": "call gc.collect()", "metric": "quality was not emptied",
+	"cache": "give it a limit",
+	"lru":   "a smaller maxsize", "hooks": "register it once", "optimizers": "keeps every optimizer", "parameters": "gets new parameters",
+	"pinned":   "pin one buffer",
 	"own_hook": "whose graph keeps the hook", "linked": "x.parent = None",
 	"plain_list": "", "hook_list": "",
 }
@@ -58,7 +61,8 @@ func TestAdvice(t *testing.T) {
 // adviceFor is the summary of six seconds of a pattern, with single spaces, and what leaks says of the recording.
 func adviceFor(t *testing.T, pattern string, more ...string) (string, *leakReport) {
 	t.Helper()
-	p := startIn(t, t.TempDir(), nil, filepath.Join(env.testdata, "run"), append([]string{workload("advice.py"), pattern, "--seconds", "120"}, more...)...)
+	p := startIn(t, t.TempDir(), nil, filepath.Join(env.testdata, "run"),
+		append([]string{workload("advice.py"), pattern, "--seconds", "120"}, more...)...)
 	p.await(t, "ready")
 	c := newCommand(t, "record", "-p", itoa(p.pid), "-d", "6s", "-o", "OUT")
 	c.start(t).succeeds(t)

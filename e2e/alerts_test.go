@@ -82,7 +82,8 @@ func TestAlerts(t *testing.T) {
 func TestAlertGrowth(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	program := training("--pattern", "3", "--steps", "300")
-	c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--alert", "growth>1KiB/step", "--alert-log", log, "--alert-exec", "sleep 1000", "--"}, program...)...)
+	c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--alert", "growth>1KiB/step", "--alert-log", log, "--alert-exec",
+		"sleep 1000", "--"}, program...)...)
 	c.cmd.Env = append(c.cmd.Env, "OMP_NUM_THREADS=1")
 	c.start(t).succeeds(t)
 	b, err := os.ReadFile(log)

@@ -46,7 +46,8 @@ func TestArena(t *testing.T) {
 	defer func() { hook.Rows, hook.Libraries = rows, libraries }()
 
 	dir := t.TempDir()
-	p := startIn(t, dir, nil, filepath.Join(env.programs, "arena"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	p := startIn(t, dir, nil, filepath.Join(env.programs, "arena"), "--go", filepath.Join(dir, "go"), "--hold",
+		filepath.Join(dir, "hold")).ready(t)
 	tr := attach(t, p.pid, options(), nil)
 	p.release(t)
 	var used [2]uint64

@@ -62,13 +62,16 @@ var backends = []backend{
 	{name: "native, pools", job: "pools", native: true, segments: plainSegments},
 	{name: "native, full", job: "full", env: []string{smallDevice}, native: true, segments: plainSegments, refused: true},
 	{name: "pools, plain", job: "pools", args: []string{"--pool-allocator", "plain"}, native: true, segments: plainSegments},
-	{name: "pools, async", job: "pools", args: []string{"--pool-allocator", "async"}, native: true, segments: []string{"cudaMalloc", "cudaMallocAsync"}},
-	{name: "pools, pool", job: "pools", args: []string{"--pool-allocator", "pool"}, native: true, segments: []string{"cudaMalloc", "cudaMallocFromPoolAsync"}},
+	{name: "pools, async", job: "pools", args: []string{"--pool-allocator", "async"}, native: true,
+		segments: []string{"cudaMalloc", "cudaMallocAsync"}},
+	{name: "pools, pool", job: "pools", args: []string{"--pool-allocator", "pool"}, native: true,
+		segments: []string{"cudaMalloc", "cudaMallocFromPoolAsync"}},
 
 	{name: "expandable", job: "plain", env: []string{expandable}, native: true, segments: mappedSegments},
 	{name: "expandable, devices", job: "devices", env: []string{expandableToo, twoDevices}, native: true, segments: mappedSegments},
 	{name: "expandable, threads", job: "threads", env: []string{expandable, twoDevices}, native: true, segments: mappedSegments},
-	{name: "expandable, record_stream", job: "record_stream", env: []string{expandable, slowEvents}, native: true, segments: mappedSegments, pending: true},
+	{name: "expandable, record_stream", job: "record_stream", env: []string{expandable, slowEvents}, native: true, segments: mappedSegments,
+		pending: true},
 	{name: "expandable, graphs", job: "graphs", env: []string{expandable}, native: true, segments: mappedSegments},
 	{name: "expandable, pools", job: "pools", env: []string{expandable}, native: true, segments: mappedSegments},
 	{name: "expandable, full", job: "full", env: []string{expandable, smallDevice}, native: true, segments: mappedSegments, refused: true},
@@ -366,7 +369,8 @@ func (r *replay) checkCounted(t *testing.T, state *torchState) {
 // requireUse checks that the run had in it what it was made for.
 func (r *replay) requireUse(t *testing.T) {
 	t.Helper()
-	t.Logf("%d steps, %d calls, %d tensors, %d blocks, %d segments and %d that grow, to the byte", backendSteps, r.acts, r.tensors, r.blocks, r.fixed, r.growing)
+	t.Logf("%d steps, %d calls, %d tensors, %d blocks, %d segments and %d that grow, to the byte", backendSteps, r.acts, r.tensors, r.blocks,
+		r.fixed, r.growing)
 	require.Greater(t, r.acts, 3*backendSteps)
 	require.Greater(t, r.tensors, backendSteps)
 	require.Equal(t, r.native, r.blocks > 0)

@@ -94,7 +94,8 @@ type balanced struct {
 
 func startBalanced(t *testing.T, raw0 bool) *balanced {
 	t.Helper()
-	code := strings.NewReplacer("RAW0", map[bool]string{true: "True", false: "False"}[raw0], "STATS", balanceStats, "PORT", freePort(t)).Replace(balanceJob)
+	code := strings.NewReplacer("RAW0", map[bool]string{true: "True", false: "False"}[raw0], "STATS", balanceStats, "PORT",
+		freePort(t)).Replace(balanceJob)
 	return startBalancedCode(t, code)
 }
 
@@ -102,7 +103,8 @@ func startBalancedCode(t *testing.T, code string) *balanced {
 	t.Helper()
 	settings := []string{
 		"STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals"), "STANDIN_GPUS=2", "STANDIN_COPY_MAX=64KiB",
-		fmt.Sprint("STANDIN_CTX_MEM=", contextMemory), fmt.Sprint("STANDIN_NCCL_MEM=", ncclMemory), fmt.Sprint("STANDIN_CUBLAS_MEM=", cublasMemory),
+		fmt.Sprint("STANDIN_CTX_MEM=", contextMemory), fmt.Sprint("STANDIN_NCCL_MEM=", ncclMemory),
+		fmt.Sprint("STANDIN_CUBLAS_MEM=", cublasMemory),
 	}
 	return &balanced{startPythonIn(t, settings, code), settings}
 }

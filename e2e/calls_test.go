@@ -64,7 +64,8 @@ func runCalls(t *testing.T, program string, o *tracer.Options, environment []str
 	p.release(t)
 	p.done(t)
 	tr.finishWhole(t)
-	return &callRun{trace: tr, calls: readCalls(t, ledger), made: readMade(t, filepath.Join(dir, "log")), pid: uint32(p.pid), lines: p.output()}
+	return &callRun{trace: tr, calls: readCalls(t, ledger), made: readMade(t, filepath.Join(dir, "log")), pid: uint32(p.pid),
+		lines: p.output()}
 }
 
 // pauses are moments at which no call was under way.
@@ -136,7 +137,8 @@ func (r *callRun) requireLive(t *testing.T) *heap.Heap {
 	require.Empty(t, calls)
 	require.NotZero(t, compared, "nothing ever lived")
 	require.Less(t, passed, len(moments)) // the end is compared in any case
-	t.Logf("%d calls of the program, %d of the ledger, %d events; %d pauses and %d passed over, %d holdings compared", len(r.made), len(r.calls), len(r.events), len(moments), passed, compared)
+	t.Logf("%d calls of the program, %d of the ledger, %d events; %d pauses and %d passed over, %d holdings compared", len(r.made),
+		len(r.calls), len(r.events), len(moments), passed, compared)
 	return h
 }
 
@@ -276,7 +278,8 @@ func TestCalls(t *testing.T) {
 			{name: "failing", args: []string{"--only", "all", "--threads", "1", "--rounds", "1000"}, env: failing},
 			{name: "threads, failing", args: []string{"--only", "all", "--threads", "6", "--rounds", "300"}, env: failing},
 			{name: "reset", args: []string{"--reset", "--rounds", itoa(p.resets)}, env: []string{twoDevices}, resets: true},
-			{name: "reset, failing", args: []string{"--reset", "--rounds", itoa(p.resets)}, env: append([]string{twoDevices}, failing...), resets: true},
+			{name: "reset, failing", args: []string{"--reset", "--rounds", itoa(p.resets)}, env: append([]string{twoDevices}, failing...),
+				resets: true},
 		} {
 			if tt.resets && p.resets == 0 {
 				continue

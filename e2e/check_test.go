@@ -102,9 +102,11 @@ sys.exit(int(sys.argv[1]))
 		code int
 	}{{"0", 4}, {"9", 9}} {
 		file := filepath.Join(t.TempDir(), "memory.xml")
-		c := runCheck(t, []string{"--no-oom", "--junit", file}, []string{"STANDIN_GPU_MEM=2GiB"}, filepath.Join(env.testdata, "run"), "-c", code, tt.exit)
+		c := runCheck(t, []string{"--no-oom", "--junit", file}, []string{"STANDIN_GPU_MEM=2GiB"}, filepath.Join(env.testdata, "run"), "-c",
+			code, tt.exit)
 		require.Equal(t, tt.code, c.code(t), c.stderr.String())
-		require.Contains(t, c.stderr.String(), "FAILED   no-oom: 1 request refused\n         out of memory: 12.0 GiB on cuda:0, asked for by <string>:4 <module>\n")
+		require.Contains(t, c.stderr.String(), "FAILED   no-oom: 1 request refused\n         out of memory: 12.0 GiB on cuda:0, asked for by "+
+			"<string>:4 <module>\n")
 		b, err := os.ReadFile(file)
 		require.NoError(t, err)
 		var suites struct {

@@ -99,7 +99,8 @@ func ownPrograms(t *testing.T) []*ebpf.Program {
 		require.NoError(t, err)
 		info, err := prog.Info()
 		require.NoError(t, err)
-		if !slices.Contains([]string{"report", "enter", "leave"}, info.Name) { // another watches for libraries: it is at no function of the hook table
+		if !slices.Contains([]string{"report", "enter", "leave"},
+			info.Name) { // another watches for libraries: it is at no function of the hook table
 			require.NoError(t, prog.Close())
 			continue
 		}

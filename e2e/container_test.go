@@ -42,8 +42,10 @@ func startContainer(t *testing.T, dir string, program string, args ...string) *c
 	})
 	pidfile := filepath.Join(home, "pid")
 	words := append([]string{}, c.podman[1:]...)
-	words = append(words, "run", "--name", c.name, "--network=none", "--ulimit=nofile=1024:4096", "--ulimit=nproc=4096:4096", "--pidfile", pidfile,
-		"--volume=/usr:/usr:ro", "--volume=/lib:/lib:ro", "--volume=/lib64:/lib64:ro", "--volume="+dir+":"+dir, "--env=LD_LIBRARY_PATH=/app/lib", "--env=STANDIN_LEDGER="+filepath.Join(dir, "ledger"),
+	words = append(words, "run", "--name", c.name, "--network=none", "--ulimit=nofile=1024:4096", "--ulimit=nproc=4096:4096", "--pidfile",
+		pidfile,
+		"--volume=/usr:/usr:ro", "--volume=/lib:/lib:ro", "--volume=/lib64:/lib64:ro", "--volume="+dir+":"+dir,
+		"--env=LD_LIBRARY_PATH=/app/lib", "--env=STANDIN_LEDGER="+filepath.Join(dir, "ledger"),
 		"--env=STANDIN_LEDGER_SYNC=1", "--rootfs", rootOf(t, home, program), "/app/"+program)
 	c.target = startIn(t, dir, nil, c.podman[0], append(words, args...)...)
 	c.await(t, "READY")
@@ -80,7 +82,8 @@ func TestPodman(t *testing.T) {
 	dir := t.TempDir()
 	ledger := filepath.Join(dir, "ledger")
 	require.NoError(t, os.WriteFile(ledger, nil, 0o644))
-	c := startContainer(t, dir, "cudacalls", "--threads", "1", "--rounds", "200", "--log", filepath.Join(dir, "log"), "--go", filepath.Join(dir, "go"),
+	c := startContainer(t, dir, "cudacalls", "--threads", "1", "--rounds", "200", "--log", filepath.Join(dir, "log"), "--go",
+		filepath.Join(dir, "go"),
 		"--hold", filepath.Join(dir, "hold"))
 	p, err := process.Open(c.pid)
 	require.NoError(t, err)

@@ -116,7 +116,8 @@ const allRights = "bpf,perfmon,sys_ptrace"
 // withRights runs a command as nobody with just these capabilities.
 func withRights(names string) []string {
 	caps := "+" + strings.ReplaceAll(names, ",", ",+")
-	return []string{"setpriv", fmt.Sprint("--reuid=", nobody), fmt.Sprint("--regid=", nobody), "--clear-groups", "--inh-caps", "-all," + caps, "--ambient-caps", "-all," + caps}
+	return []string{"setpriv", fmt.Sprint("--reuid=", nobody), fmt.Sprint("--regid=", nobody), "--clear-groups", "--inh-caps",
+		"-all," + caps, "--ambient-caps", "-all," + caps}
 }
 
 // TestDoctorRights takes each capability away, and gives it back by the line that doctor prints.
@@ -249,10 +250,12 @@ func TestDoctorStripped(t *testing.T) {
 	dir := t.TempDir()
 	library := filepath.Join(dir, "libc10.so")
 	source := filepath.Join(dir, "none.c")
-	require.NoError(t, os.WriteFile(source, []byte("static int f(int n) { return n * 7; }\n__attribute__((used)) static int (*keep)(int) = f;\n"), 0o644))
+	require.NoError(t, os.WriteFile(source, []byte("static int f(int n) { return n * 7; }\n__attribute__((used)) static int "+
+		"(*keep)(int) = f;\n"), 0o644))
 	_, err := output("gcc", "-shared", "-fPIC", "-nostdlib", "-s", "-o", library, source)
 	require.NoError(t, err)
-	p := startIn(t, dir, nil, "python3", "-c", fmt.Sprintf("import ctypes, time; ctypes.CDLL(%q); print('READY', flush=True); time.sleep(1000)", library))
+	p := startIn(t, dir, nil, "python3", "-c", fmt.Sprintf("import ctypes, time; ctypes.CDLL(%q); print('READY', flush=True); "+
+		"time.sleep(1000)", library))
 	p.await(t, "READY")
 	d := examine(t, 0, nil, "-p", itoa(p.pid))
 	require.False(t, d.Works)

@@ -133,7 +133,8 @@ func (d *dumped) segments() []segment {
 	var out []segment
 	for _, device := range d.Devices {
 		for _, s := range device.Segments {
-			seg := segment{Device: device.Device, Address: s.Address, Size: s.Size, Stream: &s.Stream, Kind: s.Pool.Kind, Pool: &s.Pool.ID, Expandable: s.Expandable}
+			seg := segment{Device: device.Device, Address: s.Address, Size: s.Size, Stream: &s.Stream, Kind: s.Pool.Kind, Pool: &s.Pool.ID,
+				Expandable: s.Expandable}
 			for _, b := range s.Blocks {
 				both := block{b.Address, b.Size, 0, b.State}
 				if b.Requested != nil {

@@ -35,7 +35,8 @@ while True:
 `
 
 // noReasons are words that a user cannot act on when the process has ended.
-var noReasons = []string{"context canceled", "deadline exceeded", "unknown layout", "unreadable", "please report", "file already closed", "no such process"}
+var noReasons = []string{"context canceled", "deadline exceeded", "unknown layout", "unreadable", "please report", "file already closed",
+	"no such process"}
 
 // TestEndsMeanwhile: a process that is killed at any moment of a command. What was seen of it is printed, or one
 // sentence says that it ended; no file stays in the folder of temporary files.

@@ -183,7 +183,8 @@ var waysToPause = []struct {
 		if err != nil {
 			t.Skip("there is no gdb")
 		}
-		gdb := exec.Command(path, "-nx", "-batch", "-p", itoa(p.pid), "-ex", "python import time; open('"+filepath.Join(p.dir, "held")+"', 'w'); time.sleep(1000)")
+		gdb := exec.Command(path, "-nx", "-batch", "-p", itoa(p.pid), "-ex", "python import time; open('"+filepath.Join(p.dir, "held")+
+			"', 'w'); time.sleep(1000)")
 		gdb.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		require.NoError(t, gdb.Start())
 		end := func() { _ = gdb.Process.Kill(); _ = gdb.Wait() }
@@ -192,8 +193,10 @@ var waysToPause = []struct {
 		return end
 	}},
 	{"frozen", "frozen by its control group /gputrace-e2e-PID", freezer("/sys/fs/cgroup", "cgroup.freeze", "1", "0")},
-	{"frozen, unified beside the old ones", "frozen by its control group /gputrace-e2e-PID", freezer("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0")},
-	{"frozen, old control groups", "frozen by its control group /gputrace-e2e-PID", freezer("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED")},
+	{"frozen, unified beside the old ones", "frozen by its control group /gputrace-e2e-PID",
+		freezer("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0")},
+	{"frozen, old control groups", "frozen by its control group /gputrace-e2e-PID",
+		freezer("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED")},
 }
 
 // freezer pauses a target by a control group of its own, in a folder of such.

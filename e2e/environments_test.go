@@ -126,7 +126,8 @@ func TestOutputs(t *testing.T) {
 	require.NoError(t, c.Process.Kill())
 	require.Error(t, c.Wait())
 
-	requireOne(t, k.trace(t, "", "-o", "again"), 2, "^gputrace: output again holds a recording that was cut off, which gputrace report again opens: give another with -o, or --force")
+	requireOne(t, k.trace(t, "", "-o", "again"), 2,
+		"^gputrace: output again holds a recording that was cut off, which gputrace report again opens: give another with -o, or --force")
 	shown := k.in(t, "", env.binary, "report", "again")
 	require.Equal(t, 0, shown.code, shown.said)
 	require.Contains(t, shown.shown, "cut off")
@@ -181,7 +182,8 @@ func TestUnsafeVariables(t *testing.T) {
 	require.NoError(t, err)
 	_, err = output("setcap", "cap_bpf,cap_perfmon,cap_sys_ptrace+ep", program)
 	require.NoError(t, err)
-	for _, variables := range [][]string{{}, {"LD_LIBRARY_PATH=/usr/local/cuda/lib64"}, {"LD_PRELOAD=libjemalloc.so.2", "TMPDIR=/tmp", "GLIBC_TUNABLES=x"}} {
+	for _, variables := range [][]string{{}, {"LD_LIBRARY_PATH=/usr/local/cuda/lib64"},
+		{"LD_PRELOAD=libjemalloc.so.2", "TMPDIR=/tmp", "GLIBC_TUNABLES=x"}} {
 		cmd := exec.Command(program, "doctor")
 		cmd.Dir, cmd.Env = "/", append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent"}, variables...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -204,19 +206,24 @@ func TestSurroundings(t *testing.T) {
 		code      int
 		says      string
 	}{
-		"open files":    {"ulimit -n 64", nil, 6, `(?m)^gputrace: the limit on open files \(RLIMIT_NOFILE\) is 64, gputrace needs 320: [^\n]*\n  host: +ulimit -n 4096\n`},
+		"open files": {"ulimit -n 64", nil, 6, `(?m)^gputrace: the limit on open files \(RLIMIT_NOFILE\) is 64, gputrace needs 320: ` +
+			`[^\n]*\n  host: +ulimit -n 4096\n`},
 		"address space": {"ulimit -v 2097152", nil, 6, `the limit on address space \(RLIMIT_AS\) is 2 GiB, gputrace needs 4 GiB`},
 		"CPU time":      {"ulimit -t 1", nil, 6, `the limit on CPU time \(RLIMIT_CPU\) is 1 s, gputrace needs 10 s`},
-		"size of files": {"ulimit -f 64", nil, 2, `output x: the first 256 KiB of a recording cannot be written: file too large\n  the limit on the size of files is too low \(RLIMIT_FSIZE\)`},
-		"/sys":          {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /sys is not mounted where gputrace runs`},
-		"/proc":         {"", []string{"unshare", "--mount", "sh", "-c", hidden("/proc") + ` && exec "$@"`, "sh"}, 7, `(?m)^gputrace: /proc is not mounted where gputrace runs`},
+		"size of files": {"ulimit -f 64", nil, 2, `output x: the first 256 KiB of a recording cannot be written: file too large\n  the limit ` +
+			`on the size of files is too low \(RLIMIT_FSIZE\)`},
+		"/sys": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys") + ` && exec "$@"`, "sh"}, 7,
+			`(?m)^gputrace: /sys is not mounted where gputrace runs`},
+		"/proc": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/proc") + ` && exec "$@"`, "sh"}, 7,
+			`(?m)^gputrace: /proc is not mounted where gputrace runs`},
 		"gVisor": {
 			"", []string{"unshare", "--mount", "sh", "-c", sandbox + ` && exec "$@"`, "sh", forbid, "bpf"}, 7,
 			`(?m)^gputrace: gputrace runs in a gVisor sandbox, whose kernel has no BPF`,
 		},
 		"types": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys/kernel/btf") + ` && exec "$@"`, "sh"}, 7,
 			`(?m)^gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container`},
-		"bpf": {"", []string{forbid, "bpf"}, 6, `(?m)^gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n  docker: +docker run --security-opt seccomp=unconfined`},
+		"bpf": {"", []string{forbid, "bpf"}, 6, `(?m)^gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a ` +
+			`seccomp filter\n  docker: +docker run --security-opt seccomp=unconfined`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			words := append(tt.wrapper, env.binary, "-p", itoa(k.pid), "-d", "300ms", "--cache-dir", "", "-o", "x")
@@ -224,7 +231,8 @@ func TestSurroundings(t *testing.T) {
 		})
 	}
 	for name, situation := range map[string]string{
-		"soft limits": "ulimit -S -n 64 && ulimit -S -f 64 && ulimit -S -t 1", "locked memory": "ulimit -l 0", "stack": "ulimit -s 64", "processes": "ulimit -u 1",
+		"soft limits": "ulimit -S -n 64 && ulimit -S -f 64 && ulimit -S -t 1", "locked memory": "ulimit -l 0", "stack": "ulimit -s 64",
+		"processes": "ulimit -u 1",
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := k.trace(t, situation, "-o", "x", "--force")

@@ -57,7 +57,8 @@ func TestFirstLines(t *testing.T) {
 		script := filepath.Join(dir, "uneven.py")
 		holding := strings.Replace(uneven, "os._exit(0)", "while not os.path.exists('DIR/hold'): time.sleep(0.01)", 1)
 		require.NoError(t, os.WriteFile(script, []byte(strings.ReplaceAll(holding, "DIR", dir)), 0o600))
-		both := `for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 ` + filepath.Join(env.testdata, "run") + " " + script + ` & done; wait`
+		both := `for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 ` + filepath.Join(env.testdata, "run") + " " + script +
+			` & done; wait`
 		c := runFor(t, "40s", filepath.Join(dir, "hold"), "/bin/sh", "-c", both)
 		found, err := filepath.Glob(filepath.Join(c.out(), "*", traceFile))
 		require.NoError(t, err)

@@ -137,7 +137,8 @@ func (p *part) allocated() (n uint64) {
 // TestJobOfTwo traces two processes at once: each has its own totals, to the byte, and its own stacks.
 func TestJobOfTwo(t *testing.T) {
 	first := startTraining(t, "mlp.py", "--steps", "120", "--counters", "DIR/counters").ready(t)
-	second := startTraining(t, "gpt.py", "--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000", "--counters", "DIR/counters").ready(t)
+	second := startTraining(t, "gpt.py", "--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000", "--counters",
+		"DIR/counters").ready(t)
 	j := attachJob(t, options(), first, second)
 	first.release(t)
 	second.release(t)

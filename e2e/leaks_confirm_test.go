@@ -20,11 +20,14 @@ func TestLeaksConfirmed(t *testing.T) {
 		requested, blocks  float64 // each period; 0: by the program's inner workings
 		period             int
 	}{
-		"running_total":  {kind: "leak", code: "return F.cross_entropy(", holder: "total.grad_fn", period: 1},
-		"memoized":       {kind: "leak", code: "torch.ones(32, 32", holder: "mask.cache[", requested: 4 * 32 * 32, blocks: 1, period: 1},
-		"hooks":          {kind: "leak", code: "self.outputs[id(module)].append", holder: "recorder.outputs[", requested: 4 * 15 * 128, blocks: 1, period: 1},
-		"sessions":       {kind: "leak", code: `clients["client-`, holder: "clients[", requested: 4 * 100, blocks: 1, period: 1}, // which leads to the other line
-		"every_seventh":  {kind: "leak", code: "run.model.head.weight.detach().clone()", holder: "history[", requested: 4 * 64 * 100, blocks: 1, period: 7},
+		"running_total": {kind: "leak", code: "return F.cross_entropy(", holder: "total.grad_fn", period: 1},
+		"memoized":      {kind: "leak", code: "torch.ones(32, 32", holder: "mask.cache[", requested: 4 * 32 * 32, blocks: 1, period: 1},
+		"hooks": {kind: "leak", code: "self.outputs[id(module)].append", holder: "recorder.outputs[", requested: 4 * 15 * 128,
+			blocks: 1, period: 1},
+		"sessions": {kind: "leak", code: `clients["client-`, holder: "clients[", requested: 4 * 100, blocks: 1,
+			period: 1}, // which leads to the other line
+		"every_seventh": {kind: "leak", code: "run.model.head.weight.detach().clone()", holder: "history[", requested: 4 * 64 * 100, blocks: 1,
+			period: 7},
 		"pinned":         {kind: "host", code: ".pin_memory()", requested: 8 * 4 * 16, blocks: 1, period: 1},
 		"raw":            {kind: "device", code: "runtime.cudaMalloc(", requested: 1 << 20, blocks: 1, period: 1},
 		"graph_of_state": {kind: "leak", code: "state = cell(", holder: "state.grad_fn", period: 1},

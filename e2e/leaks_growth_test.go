@@ -27,7 +27,8 @@ func TestLeaksGrowth(t *testing.T) {
 		"passes":           {"self.kept.append(", 1 << 12, "optimizer", []string{"keeps 4.0 KiB more each step", "of 199"}},
 		"curve":            {"", 0, "optimizer", []string{"STEADY nothing that matters grew from step to step", "note", "a day"}},
 		"collected":        {"made = [torch.zeros(", 1 << 16, "optimizer", []string{"keeps 64.0 KiB more each step"}},
-		"loops":            {"self.kept.append(", 1 << 20, "period", []string{"Loops.serve keeps 1.0 MiB more each step", "Loops.warm_up kept 1.0 MiB more each step"}},
+		"loops": {"self.kept.append(", 1 << 20, "period",
+			[]string{"Loops.serve keeps 1.0 MiB more each step", "Loops.warm_up kept 1.0 MiB more each step"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -181,7 +181,8 @@ func TestStepViews(t *testing.T) {
 		require.EqualValues(t, want[of[1]-1].NumAlloc-want[of[0]-2].NumAlloc, got.allocations(), "steps %d to %d", of[0], of[1])
 	}
 	left := exportedJSON(t, trace, "--steps", "12:30")
-	require.EqualValues(t, 19, left.inUse(fmt.Sprintf("leaks_patterns.py:%d kept_inputs", lineWith(t, "leaks_patterns.py", "else images.clone()"))), "a block of each step is left")
+	require.EqualValues(t, 19, left.inUse(fmt.Sprintf("leaks_patterns.py:%d kept_inputs",
+		lineWith(t, "leaks_patterns.py", "else images.clone()"))), "a block of each step is left")
 }
 
 // lineWith is the number of the line of a training script that has a text.

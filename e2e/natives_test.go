@@ -52,7 +52,8 @@ func readReports(t *testing.T, path string) []nativeReport {
 func startNatives(t *testing.T, program string, args ...string) *target {
 	t.Helper()
 	dir := t.TempDir()
-	args = append([]string{"--log", filepath.Join(dir, "log"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")}, args...)
+	args = append([]string{"--log", filepath.Join(dir, "log"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")},
+		args...)
 	return startIn(t, dir, nil, program, args...).ready(t)
 }
 
@@ -277,7 +278,8 @@ func TestOtherRoot(t *testing.T) {
 		hidden := filepath.Join(dir, "hidden")
 		require.NoError(t, os.Mkdir(hidden, 0o755))
 		script := `mount -t tmpfs none "$1" && cp "$2" "$3" "$1" && exec "$1/natives" --log "$4/log" --go "$4/go" --hold "$4/hold" --brief`
-		p := startIn(t, dir, nil, "unshare", "--mount", "sh", "-c", script, "sh", hidden, nativesProgram("natives"), nativesProgram("libc10.so"), dir).ready(t)
+		p := startIn(t, dir, nil, "unshare", "--mount", "sh", "-c", script, "sh", hidden, nativesProgram("natives"),
+			nativesProgram("libc10.so"), dir).ready(t)
 		require.NoFileExists(t, filepath.Join(hidden, "natives"))
 		checkNatives(t, p)
 	})

@@ -86,7 +86,8 @@ func TestMagics(t *testing.T) {
 	}
 	require.Len(t, cells, 6)
 	require.Contains(t, cells[1].Printed, "0 B of GPU memory are in use", "before PyTorch used the device")
-	require.Regexp(t, `this cell changed the GPU memory in use by \+8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +\+8\.0 MiB +\+8\n$`, cells[3].Printed)
+	require.Regexp(t, `this cell changed the GPU memory in use by \+8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +\+8\.0 MiB +\+8\n$`,
+		cells[3].Printed)
 	require.Regexp(t, `by -8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +-8\.0 MiB +-8\n$`, cells[4].Printed)
 	require.Regexp(t, `1\.0 MiB of GPU memory are in use\n.*\nmodel\.\* +parameters +1\.0 MiB +2\n$`, cells[5].Printed)
 	require.Contains(t, cells[5].HTML, "<code>model.*</code></td><td style='text-align:left'>parameters</td><td>1.0 MiB</td><td>2</td>")

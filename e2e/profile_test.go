@@ -25,7 +25,8 @@ func TestProfile(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.script, func(t *testing.T) {
 			ledger := filepath.Join(t.TempDir(), "ledger")
-			p := startTrainingIn(t, []string{"STANDIN_LEDGER=" + ledger, "STANDIN_LEDGER_SYNC=1"}, tt.script, append(tt.args, "--snapshot", "DIR/snapshot")...).ready(t)
+			p := startTrainingIn(t, []string{"STANDIN_LEDGER=" + ledger, "STANDIN_LEDGER_SYNC=1"}, tt.script,
+				append(tt.args, "--snapshot", "DIR/snapshot")...).ready(t)
 			c := startCommand(t, p)
 			p.release(t)
 			p.done(t)
@@ -48,7 +49,8 @@ func checkPprof(t *testing.T, c *command, script string) {
 	for _, flags := range [][]string{nil, {"-lines"}} {
 		rows, all := pprofTop(t, filepath.Join(c.out(), "inuse.pb.gz"), flags...)
 		require.Contains(t, all, "Type: inuse_space")
-		require.Contains(t, firstPython(rows), script+":", "the script's own line is not on top:\n%s", strings.Join(rows[:min(len(rows), 10)], "\n"))
+		require.Contains(t, firstPython(rows), script+":", "the script's own line is not on top:\n%s",
+			strings.Join(rows[:min(len(rows), 10)], "\n"))
 	}
 	_, all := pprofTop(t, filepath.Join(c.out(), "alloc.pb.gz"))
 	require.Contains(t, all, "Type: alloc_space")

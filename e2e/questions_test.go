@@ -35,31 +35,49 @@ const oomWhy = `(?s)why .*?(?:\ntorch)`
 
 // questions are those of the survey, by its numbers.
 var questions = []question{
-	{1, "It asks for 640 MiB, gigabytes are free, and it fails", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "fragmentation"}}, "oom FIRST", oomWhy, true, ""},
-	{2, "Much more is reserved than allocated, with lengths that vary", [][]string{{"GPU_MEM=24GiB", "lengths.py", "--steps", "30"}}, "fragments FIRST --at peak", `(?s)pid .*?(?:\nfree)`, false, ""},
-	{3, "It grows every step until it fails", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "leak"}}, "leaks FIRST", `(?s)GROWING .*?(?:\nsteps)`, true, ""},
-	{4, "nvidia-smi shows much more than PyTorch", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "outside_pytorch"}}, "oom FIRST", `(?s)device .*?(?:\nfree)`, true, ""},
+	{1, "It asks for 640 MiB, gigabytes are free, and it fails", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "fragmentation"}},
+		"oom FIRST", oomWhy, true, ""},
+	{2, "Much more is reserved than allocated, with lengths that vary", [][]string{{"GPU_MEM=24GiB", "lengths.py", "--steps", "30"}},
+		"fragments FIRST --at peak", `(?s)pid .*?(?:\nfree)`, false, ""},
+	{3, "It grows every step until it fails", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "leak"}}, "leaks FIRST",
+		`(?s)GROWING .*?(?:\nsteps)`, true, ""},
+	{4, "nvidia-smi shows much more than PyTorch", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "outside_pytorch"}}, "oom FIRST",
+		`(?s)device .*?(?:\nfree)`, true, ""},
 	{5, "NCCL takes gigabytes", [][]string{{"GPU_MEM=4GiB", "oom.py", "--case", "communicators"}}, "oom FIRST", `(?s)why .*?(?:\nfree)`, true,
 		"Not played: channels and buffers of NCCL itself. The stand-in's communicators take a fixed size each."},
 	{6, "GPU 0 has a process of each rank", [][]string{{"GPUS=3", "sh"}}, "report FIRST", `(?s)device   cuda:0, .*?itself`, false, ""},
-	{7, "It runs out of memory in evaluation only", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "evaluation"}}, "oom FIRST", oomWhy, true, ""},
-	{8, "Forward and backward fit, and optimizer.step() does not", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "first_step"}}, "oom FIRST", oomWhy, true, ""},
-	{9, "Memory stays after an error that was caught", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "traceback", "--linger", "5"}}, "oom FIRST", `(?s)holds +1\.\d GiB .*?blocks\n`, true,
+	{7, "It runs out of memory in evaluation only", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "evaluation"}}, "oom FIRST", oomWhy,
+		true, ""},
+	{8, "Forward and backward fit, and optimizer.step() does not", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "first_step"}},
+		"oom FIRST", oomWhy, true, ""},
+	{9, "Memory stays after an error that was caught", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "traceback", "--linger", "5"}},
+		"oom FIRST", `(?s)holds +1\.\d GiB .*?blocks\n`, true,
 		"A variable of a frame that the traceback of the error keeps, and a list keeps the error."},
-	{10, "It runs out of memory while it saves a checkpoint", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "checkpoint"}}, "oom FIRST", oomWhy, true,
+	{10, "It runs out of memory while it saves a checkpoint", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "checkpoint"}}, "oom FIRST",
+		oomWhy, true,
 		"Not played: the gathering of FSDP, which needs several devices that exchange data."},
-	{11, "CUDA graphs and torch.compile keep memory", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "graphs"}}, "oom FIRST", `(?s)why .*?(?:\ncourse)`, true,
+	{11, "CUDA graphs and torch.compile keep memory", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "graphs"}}, "oom FIRST",
+		`(?s)why .*?(?:\ncourse)`, true,
 		"Not played: torch.compile, whose compiled code needs kernels that run."},
-	{12, "The same code runs out of memory in a new version", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "before"}, {"GPU_MEM=24GiB", "questions.py", "--case", "after"}},
-		"diff FIRST SECOND --at peak", `(?s)in use by .*?in all[^\n]*`, false, "The two versions are of the script here. Of two versions of PyTorch the rows are the same lines, and what differs is the change."},
-	{13, "The process has ended, and the memory is still used", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "other_process"}}, "oom FIRST", oomWhy, true,
-		"Not played: processes that have ended and are not collected, MPS, and handles that another process has opened. NVML of the stand-in lists running processes only."},
-	{14, "What of a server's share is weights, cache, activations, graphs?", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "serving"}}, "report FIRST --at peak", `(?s)at the peak.*?capture [^\n]*`, false,
+	{12, "The same code runs out of memory in a new version", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "before"},
+		{"GPU_MEM=24GiB", "questions.py", "--case", "after"}},
+		"diff FIRST SECOND --at peak", `(?s)in use by .*?in all[^\n]*`, false,
+		"The two versions are of the script here. Of two versions of PyTorch the rows are the same lines, and what differs is the change."},
+	{13, "The process has ended, and the memory is still used", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "other_process"}},
+		"oom FIRST", oomWhy, true,
+		"Not played: processes that have ended and are not collected, MPS, and handles that another process has opened. NVML of the stand-in " +
+			"lists running processes only."},
+	{14, "What of a server's share is weights, cache, activations, graphs?",
+		[][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "serving"}}, "report FIRST --at peak", `(?s)at the peak.*?capture [^\n]*`, false,
 		"A program in the layout of vLLM: vLLM itself needs kernels that run."},
-	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}}, "leaks FIRST --step-on wake_up", `(?s)GROWING .*?(?:\nsteps)`, false, ""},
-	{16, "\"memory allocation failed\" is printed, and nothing failed", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "recovered"}}, "oom FIRST", `(?s)no request .*ran out`, true, ""},
-	{18, "An inference program has memory that it does not account for", [][]string{{"GPU_MEM=24GiB", "inference"}}, "report FIRST", `(?s)in use at the end.*?(?:\n  in use)`, false,
-		"A program with the calls of llama.cpp and ggml: weights, cache and graph by `cuMemAlloc`, a pool that maps more memory as batches grow."},
+	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}},
+		"leaks FIRST --step-on wake_up", `(?s)GROWING .*?(?:\nsteps)`, false, ""},
+	{16, "\"memory allocation failed\" is printed, and nothing failed", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "recovered"}},
+		"oom FIRST", `(?s)no request .*ran out`, true, ""},
+	{18, "An inference program has memory that it does not account for", [][]string{{"GPU_MEM=24GiB", "inference"}}, "report FIRST",
+		`(?s)in use at the end.*?(?:\n  in use)`, false,
+		"A program with the calls of llama.cpp and ggml: weights, cache and graph by `cuMemAlloc`, a pool that maps more memory as " +
+			"batches grow."},
 }
 
 // TestQuestions plays questions, and compares the answers with docs/use/questions.md, but for figures.
@@ -167,7 +185,8 @@ func recordPlay(t *testing.T, play []string) string {
 	program := append([]string{run, workload(play[0])}, play[1:]...)
 	switch play[0] {
 	case "sh":
-		program = []string{"sh", "-c", fmt.Sprintf("for r in 0 1 2; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=3 %s %s --case ranks --folder %s & done; wait", run, workload("questions.py"), dir)}
+		program = []string{"sh", "-c", fmt.Sprintf("for r in 0 1 2; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=3 %s %s --case ranks --folder %s & "+
+			"done; wait", run, workload("questions.py"), dir)}
 	case "inference":
 		program = []string{filepath.Join(env.programs, "inference")}
 	}

@@ -44,7 +44,8 @@ func TestRanks(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "uneven.py")
 	require.NoError(t, os.WriteFile(script, []byte(strings.ReplaceAll(uneven, "DIR", dir)), 0o600))
-	both := `for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=3 ` + filepath.Join(env.testdata, "run") + " " + script + ` & done; wait`
+	both := `for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=3 ` + filepath.Join(env.testdata, "run") + " " + script +
+		` & done; wait`
 	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-holders", "--", "/bin/sh", "-c", both)
 	c.cmd.Env = append(c.cmd.Env, "OMP_NUM_THREADS=1")
 	c.start(t).succeeds(t)

@@ -107,7 +107,8 @@ func (j *joined) round(t *testing.T) (heap.Result, error) {
 	require.Len(t, s.Devices, 1)
 	d := &s.Devices[0]
 	o := event.Observation{
-		PID: j.pid, Device: event.Device{Type: event.DeviceCUDA}, From: d.Window.From, To: d.Window.To, Allocated: event.Unknown, Reserved: event.Unknown,
+		PID: j.pid, Device: event.Device{Type: event.DeviceCUDA}, From: d.Window.From, To: d.Window.To, Allocated: event.Unknown,
+		Reserved: event.Unknown,
 	}
 	if d.Balanced {
 		o.Allocated, o.Reserved = d.Before.Allocated, d.Before.Reserved

@@ -30,10 +30,12 @@ func TestRefused(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"bpf is refused": {[]string{filepath.Join(env.programs, "forbid"), "bpf"}, 6, attaching + `gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n`},
-		"no right":       {withRights("sys_ptrace,dac_read_search"), 6, `missing CAP_BPF`},
+		"bpf is refused": {[]string{filepath.Join(env.programs, "forbid"), "bpf"}, 6,
+			attaching + `gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n`},
+		"no right": {withRights("sys_ptrace,dac_read_search"), 6, `missing CAP_BPF`},
 		"no kernel types": {[]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /sys/kernel/btf && exec "$@"`, "sh"}, 7,
-			attaching + `gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container[^\n]*\n(  .*\n)+$`},
+			attaching + `gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container[^\n]*\n(  ` +
+				`.*\n)+$`},
 	} {
 		for _, flags := range [][]string{{"-p", itoa(p.pid)}, {"-p", itoa(p.pid), "--children"}} {
 			t.Run(name, func(t *testing.T) {

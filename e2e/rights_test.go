@@ -118,7 +118,8 @@ func TestFewestRights(t *testing.T) {
 // TestOwnProcess: two capabilities are enough for a process of the same user.
 func TestOwnProcess(t *testing.T) {
 	dir := t.TempDir()
-	p := startIn(t, dir, nil, "setpriv", fmt.Sprint("--reuid=", nobody), fmt.Sprint("--regid=", nobody), "--clear-groups", env.programs+"/hotloop", "--go", dir+"/go")
+	p := startIn(t, dir, nil, "setpriv", fmt.Sprint("--reuid=", nobody), fmt.Sprint("--regid=", nobody), "--clear-groups",
+		env.programs+"/hotloop", "--go", dir+"/go")
 	p.await(t, "READY")
 	examine(t, 0, withRights("bpf,perfmon"), "-p", itoa(p.pid)).works(t)
 	c := as(t, nobody, "bpf,perfmon", "-p", itoa(p.pid)).start(t).ready(t)

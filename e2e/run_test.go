@@ -21,7 +21,8 @@ import (
 
 // torchrun is the command line of a job on the stand-in.
 func torchrun(ranks int, args ...string) []string {
-	launcher := []string{filepath.Join(env.testdata, "run"), "-m", "torch.distributed.run", "--nproc-per-node", itoa(ranks), workload("ranks.py")}
+	launcher := []string{filepath.Join(env.testdata, "run"), "-m", "torch.distributed.run", "--nproc-per-node", itoa(ranks),
+		workload("ranks.py")}
 	return append(launcher, args...)
 }
 
@@ -137,7 +138,8 @@ func lived(p *profile.Profile) int64 {
 // TestRunLinked: the libraries that a program is linked with are hooked before it runs, so that one which allocates at once is covered
 // too, and so are its children.
 func TestRunLinked(t *testing.T) {
-	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-holders", "--", filepath.Join(env.programs, "forks"), "--children", "5", "--calls", "1000").start(t)
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-holders", "--", filepath.Join(env.programs, "forks"), "--children",
+		"5", "--calls", "1000").start(t)
 	c.succeeds(t)
 	var want []int64
 	children := 0
@@ -285,7 +287,8 @@ func TestRunOutlives(t *testing.T) {
 
 // TestRunKilled: a program goes on when gputrace is killed.
 func TestRunKilled(t *testing.T) {
-	c := newCommand(t, "run", "-o", "OUT", "--", filepath.Join(env.programs, "forks"), "--children", "3", "--go", filepath.Join(t.TempDir(), "go"))
+	c := newCommand(t, "run", "-o", "OUT", "--", filepath.Join(env.programs, "forks"), "--children", "3", "--go",
+		filepath.Join(t.TempDir(), "go"))
 	c.start(t)
 	eventually(t, "the program", func() bool { return strings.HasPrefix(c.stdout.String(), "READY ") })
 	require.NoError(t, c.cmd.Process.Kill())
@@ -306,7 +309,8 @@ until [ "$(cat /proc/[0-9]*/maps | grep -c 'r-xp.*/libc10\.so')" = 2 ]; do sleep
 	path, err := exec.LookPath("unshare")
 	require.NoError(t, err)
 	c.cmd.Path = path
-	c.cmd.Args = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", filepath.Join(env.programs, "forks"), dir}, c.cmd.Args...)
+	c.cmd.Args = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh",
+		filepath.Join(env.programs, "forks"), dir}, c.cmd.Args...)
 	c.start(t).ready(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
 	eventually(t, "both programs", func() bool { return strings.Count(c.stdout.String(), "DONE ") == 2 })
@@ -328,7 +332,8 @@ func TestNamed(t *testing.T) {
 	var started []*target
 	for range 2 {
 		own := t.TempDir()
-		p := startIn(t, own, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--children", "1", "--go", filepath.Join(own, "go"), "--hold", filepath.Join(own, "hold"))
+		p := startIn(t, own, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--children", "1", "--go", filepath.Join(own, "go"),
+			"--hold", filepath.Join(own, "hold"))
 		started = append(started, p.ready(t))
 	}
 	c := newCommand(t, "--name", "wanted-by-[n]ame", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
@@ -372,7 +377,8 @@ func TestNamedLater(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
 	c := newCommand(t, "--name", "comes-[l]ater", "--wait", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	require.Contains(t, c.stderr.String(), "waiting for a process")
-	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold",
+		filepath.Join(dir, "hold")).ready(t)
 	c.awaitFound(t, first)
 	second := startPython(t, comesLater).ready(t)
 	c.awaitFound(t, second)
@@ -399,7 +405,8 @@ func TestLoadedLater(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "loads-later")
 	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
-	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold",
+		filepath.Join(dir, "hold")).ready(t)
 	second := startPython(t, strings.ReplaceAll(comesLater, "comes", "loads")).ready(t)
 	c := newCommand(t, "--name", "loads-[l]ater", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	require.NotContains(t, c.stderr.String(), fmt.Sprintf("pid %d ", second.pid))

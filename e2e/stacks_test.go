@@ -125,7 +125,8 @@ func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options
 	version, err := output(python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
 	require.NoError(t, err)
 	dir := t.TempDir()
-	args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
+	args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"),
+		filepath.Join(dir, "calls"),
 		"--native", filepath.Join(dir, "native"), "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"),
 		"--threads", "2", "--calls", fmt.Sprint(calls)}
 	args = append(args, more...)
@@ -183,7 +184,8 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		}
 		if fault := o.check(tr, e, c, pcs); fault != "" {
 			if wrong[c.Shape]++; wrong[c.Shape] == 1 {
-				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.target.Stack(e.Stack))))
+				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]),
+					short(outline(tr.target.Stack(e.Stack))))
 			}
 		}
 	}

@@ -99,7 +99,8 @@ json.dump(torch.cuda.memory_stats(), open('DIR/stats', 'w'))
 import os
 os._exit(0)
 `
-	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--", filepath.Join(env.testdata, "run"), "-c", strings.ReplaceAll(code, "DIR", dir)).start(t)
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--", filepath.Join(env.testdata, "run"), "-c",
+		strings.ReplaceAll(code, "DIR", dir)).start(t)
 	c.succeeds(t)
 	var stats map[string]int64
 	readJSON(t, filepath.Join(dir, "stats"), &stats)

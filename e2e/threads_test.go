@@ -19,7 +19,8 @@ import (
 const threadCalls = 96_000
 
 // TestThreads has many threads report without a pause: each call is an event, or is counted as lost since the kernel did not get the
-// ring's lock in time, as on virtual CPUs that do not run (docs/decisions/one-ring.md). e2e/kernels runs it on more CPUs than there are here.
+// ring's lock in time, as on virtual CPUs that do not run (docs/decisions/one-ring.md). e2e/kernels runs it on more CPUs than there are
+// here.
 func TestThreads(t *testing.T) {
 	for _, c := range []struct{ threads, rings int }{{1, 0}, {16, 0}, {64, 0}, {16, 2}, {64, 8}} {
 		threads := c.threads

@@ -24,7 +24,8 @@ func TestTotals(t *testing.T) {
 	}{
 		{name: "mlp", script: "mlp.py", args: []string{"--steps", "200"}},
 		{name: "gpt", script: "gpt.py", args: []string{"--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000"}},
-		{name: "gpt, several rings", script: "gpt.py", args: []string{"--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000"}, rings: 2},
+		{name: "gpt, several rings", script: "gpt.py", args: []string{"--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000"},
+			rings: 2},
 		{name: "mlp attached late", script: "mlp.py", args: []string{"--steps", "200"}, late: 20},
 	}
 	for _, tt := range tests {

@@ -79,7 +79,8 @@ func (w *batchWorkload) ask(t *testing.T) *batchReport {
 		args = append(args, recordWhatIf(t, w.script, w.with(n)))
 		sizes = append(sizes, itoa(n))
 	}
-	args = append(args, "--json", "--batch", strings.Join(sizes, ","), "--outside", itoa(whatIfContext>>20)+"MiB", "--device-memory", fmt.Sprintf("%dMiB", w.memory))
+	args = append(args, "--json", "--batch", strings.Join(sizes, ","), "--outside", itoa(whatIfContext>>20)+"MiB", "--device-memory",
+		fmt.Sprintf("%dMiB", w.memory))
 	text, err := exec.Command(env.binary, args...).Output()
 	require.NoError(t, err)
 	var out struct {

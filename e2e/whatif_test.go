@@ -196,7 +196,8 @@ func (s *whatIfSetting) compare(t *testing.T, file string, peak uint64, w *whatI
 // runWhatIf runs a workload until its end or its first failure.
 func runWhatIf(t *testing.T, environment []string, script string, args []string) *whatIfTruth {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(env.testdata, "run"), append([]string{workload("whatif_run.py"), workload(script), "--cold"}, args...)...)
+	cmd := exec.Command(filepath.Join(env.testdata, "run"), append([]string{workload("whatif_run.py"), workload(script), "--cold"},
+		args...)...)
 	cmd.Env = append(append(os.Environ(), "OMP_NUM_THREADS=1"), environment...)
 	text, err := cmd.CombinedOutput()
 	requireEnded(t, err, text)
@@ -218,7 +219,8 @@ func requireEnded(t *testing.T, err error, text []byte) {
 	if errors.As(err, &exit) && strings.Contains(string(text), abortedAtExit) {
 		status := exit.Sys().(syscall.WaitStatus)
 		const byShell = 128 // and the signal, as run and shells say it
-		require.True(t, status.Signaled() && status.Signal() == syscall.SIGABRT || status.ExitStatus() == byShell+int(syscall.SIGABRT), "%v: %s", err, text)
+		require.True(t, status.Signaled() && status.Signal() == syscall.SIGABRT || status.ExitStatus() == byShell+int(syscall.SIGABRT),
+			"%v: %s", err, text)
 		return
 	}
 	require.NoError(t, err, string(text))

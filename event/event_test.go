@@ -16,8 +16,10 @@ func TestNumbers(t *testing.T) {
 		DeviceType(0): "cpu", DeviceType(1): "cuda", DeviceType(6): "hip", DeviceType(12): "xpu",
 		StackStatus(0): "complete", StackStatus(1): "no mapping", StackStatus(2): "no unwind row", StackStatus(3): "unsupported rule",
 		StackStatus(4): "unreadable", StackStatus(5): "frames out of order", StackStatus(6): "too deep",
-		AnnotationKind(1): "watch", AnnotationKind(2): "unwatch", AnnotationKind(3): "observed", AnnotationKind(4): "baseline", AnnotationKind(5): "from_start",
-		AnnotationKind(6): "checkpoint", AnnotationKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch", StackStatus(9): "lost",
+		AnnotationKind(1): "watch", AnnotationKind(2): "unwatch", AnnotationKind(3): "observed", AnnotationKind(4): "baseline",
+		AnnotationKind(5): "from_start",
+		AnnotationKind(6): "checkpoint", AnnotationKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch",
+		StackStatus(9):  "lost",
 		StackStatus(13): "over the limit",
 	} {
 		require.Equal(t, want, value.String())
@@ -58,7 +60,8 @@ func TestFrameLabel(t *testing.T) {
 }
 
 func TestModuleName(t *testing.T) {
-	for path, want := range map[string]string{"/a/b/c.so": "c.so", "[vdso]": "[vdso]", "": "", "/": "", "a/": "", "/x y/lib c.so": "lib c.so"} {
+	for path, want := range map[string]string{"/a/b/c.so": "c.so", "[vdso]": "[vdso]", "": "", "/": "", "a/": "",
+		"/x y/lib c.so": "lib c.so"} {
 		require.Equal(t, want, (&Module{Path: path}).Name(), "%q", path)
 	}
 }

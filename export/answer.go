@@ -45,7 +45,8 @@ func (s *Source) answer(page *pagemodel.Builder) (*answer.Answer, error) {
 func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	c := clockOf(s)
 	in := &answer.Input{
-		Start: c.attached, End: c.end, Events: s.Trace.End().Snapshot.Events, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{},
+		Start: c.attached, End: c.end, Events: s.Trace.End().Snapshot.Events, Now: s.Trace.End(), Free: map[event.Device]uint64{},
+		Read: map[string]string{},
 	}
 	if s.End != nil {
 		in.Ended = s.programEnded()

@@ -26,7 +26,8 @@ func writeChart(w io.Writer, in *Input, f chart.Format) error {
 	return chart.Write(w, f, chart.Input{
 		Browse: b, Verdict: sentenceOf(concluded), Start: in.Info.Attached, From: in.Selection.From, To: in.Selection.To,
 		Capacity: totals(capacityOf(in)),
-		Title:    fmt.Sprintf("GPU memory of %s, %s", words.ScriptLine(in.Info.Cmdline, in.Info.Name), in.Info.Started.Format("2006-01-02 15:04:05 MST")),
+		Title: fmt.Sprintf("GPU memory of %s, %s", words.ScriptLine(in.Info.Cmdline, in.Info.Name),
+			in.Info.Started.Format("2006-01-02 15:04:05 MST")),
 	})
 }
 

@@ -40,7 +40,8 @@ func (f *Format) Check(w *Window, by string) error {
 	case by != "" && f.Name != "csv":
 		return exit.Usage("--by: only -f csv has rows; -f %s has its own form", f.Name)
 	case f.Course && !sums && w.At.Kind != moment.Unset:
-		return exit.Usage("--at: -f %s shows the course of time, no moment; --from and --to choose a part of it, and csv --by adds up a moment", f.Name)
+		return exit.Usage("--at: -f %s shows the course of time, no moment; --from and --to choose a part of it, and csv --by adds up a moment",
+			f.Name)
 	case f.Name == "snapshot" && w.MinSize > 0:
 		return exit.Usage("--min-size: a snapshot has all blocks, or its segments would not be what they are")
 	}
@@ -66,23 +67,33 @@ const PageName = "report.html"
 
 // Formats are all formats, in the order in which help shows them.
 var Formats = []Format{
-	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", Open: "go tool pprof -http=: FILE", write: WriteProfile},
-	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", Open: "go tool pprof -http=: FILE", write: writePprofAlloc},
-	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", Open: "drop it on pytorch.org/memory_viz", write: writeSnapshot},
-	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Open: "duckdb -c \"from 'FILE'\"", Course: true, write: writeParquet},
+	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like",
+		Open: "go tool pprof -http=: FILE", write: WriteProfile},
+	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", Open: "go tool pprof -http=: FILE",
+		write: writePprofAlloc},
+	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", Open: "drop it on pytorch.org/memory_viz",
+		write: writeSnapshot},
+	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like",
+		Open: "duckdb -c \"from 'FILE'\"", Course: true, write: writeParquet},
 	{
 		Name: "events", File: "events.parquet", What: "every event with the totals after it", Open: "duckdb -c \"from 'FILE'\"", Course: true,
 		write: writeEvents,
 	},
-	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
+	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true,
+		write: writeCSV},
 	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: writeJSON},
 	{Name: "png", File: "memory.png", What: "picture of the memory over time", Course: true, write: writePNG},
 	{Name: "svg", File: "memory.svg", What: "the same, as lines", Text: true, Course: true, write: writeSVG},
-	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Open: "open it at ui.perfetto.dev", Course: true, write: writePerfetto},
-	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's", Open: "open it at ui.perfetto.dev or chrome://tracing", Text: true, Course: true, write: writeChrome},
-	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Open: "open it at speedscope.app", Text: true, write: ofView(writeSpeedscope)},
-	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Open: "flamegraph.pl FILE > flame.svg", Text: true, write: ofView(writeFolded)},
-	{Name: "html", File: PageName, What: "page for a browser: curve, flame graph, table of any moment", Open: "open it in a browser", Text: true, write: writePage},
+	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Open: "open it at ui.perfetto.dev",
+		Course: true, write: writePerfetto},
+	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's",
+		Open: "open it at ui.perfetto.dev or chrome://tracing", Text: true, Course: true, write: writeChrome},
+	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Open: "open it at speedscope.app",
+		Text: true, write: ofView(writeSpeedscope)},
+	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Open: "flamegraph.pl FILE > flame.svg",
+		Text: true, write: ofView(writeFolded)},
+	{Name: "html", File: PageName, What: "page for a browser: curve, flame graph, table of any moment", Open: "open it in a browser",
+		Text: true, write: writePage},
 }
 
 // Names are the names of all formats.

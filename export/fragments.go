@@ -69,7 +69,8 @@ func (s *Source) fragmentation(selection view.Selection, request uint64) ([]what
 	var out []whatif.Fragmentation
 	for _, m := range maps {
 		m.SetPrivate(s.Trace.Readings())
-		f := whatif.Fragmentation{Report: fragments.New(m, s.requestAt(m, request)), Unknown: m.Unknown, Workspaces: fragments.Workspaces(s.Trace, m)}
+		f := whatif.Fragmentation{Report: fragments.New(m, s.requestAt(m, request)), Unknown: m.Unknown,
+			Workspaces: fragments.Workspaces(s.Trace, m)}
 		f.Pins = f.Report.Pins(m, names, nil)
 		for i := range replays {
 			if r := &replays[i]; r.PID == m.PID && r.Device == m.Device && r.IsTrusted() {

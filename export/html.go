@@ -42,7 +42,8 @@ func writePage(w io.Writer, in *Input) error {
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	exit, exitBytes := in.exit()
 	return html.Write(w, html.Input{
-		Exit: exit, ExitBytes: exitBytes, Model: b, View: end, Program: program, Script: words.ScriptLine(in.Info.Cmdline, in.Info.Name), Verdict: verdict, Steps: steps,
+		Exit: exit, ExitBytes: exitBytes, Model: b, View: end, Program: program, Script: words.ScriptLine(in.Info.Cmdline, in.Info.Name),
+		Verdict: verdict, Steps: steps,
 		Capacity: capacityOf(in), PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
 		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: pageSelection(in),
 	})
@@ -131,7 +132,8 @@ func pageFacts(in *Input) []html.Fact {
 func pageNotes(in *Input, b *pagemodel.Model) []string {
 	var out []string
 	if b.First > in.Trace.First() {
-		out = append(out, "The recording kept its last part only (--max-size, --max-age). What was in use when that begins is in the figures, with its "+
+		out = append(out, "The recording kept its last part only (--max-size, --max-age). What was in use when that begins is in the figures, "+
+			"with its "+
 			"stacks; of a peak before it the size alone is known.")
 	}
 	if in.Trace.Damage != nil {
@@ -144,7 +146,8 @@ func pageNotes(in *Input, b *pagemodel.Model) []string {
 		out = append(out, fmt.Sprintf("%d stacks did not fit the ring: their events have none", in.End.StackRecordsLost))
 	}
 	if b.Inferred > 0 {
-		out = append(out, fmt.Sprintf("%s in use at the end were allocated after holders were read: they are shown with what held most blocks of their line", table.Bytes(b.Inferred)))
+		out = append(out, fmt.Sprintf("%s in use at the end were allocated after holders were read: they are shown with what held most blocks "+
+			"of their line", table.Bytes(b.Inferred)))
 	}
 	return out
 }

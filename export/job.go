@@ -67,7 +67,8 @@ func jobTables(all []JobProcess, growing bool) (when string, lines, holders []ra
 			v = v.AtPeak()
 		}
 		for _, r := range view.GroupRows(v.Rows(), view.ByLine) {
-			byLine = append(byLine, ranks.Part{Process: i, Name: strings.TrimSpace(r.Name + " " + r.Func), Source: r.Source, Bytes: uint64(max(0, r.Bytes)), Blocks: r.Blocks})
+			byLine = append(byLine, ranks.Part{Process: i, Name: strings.TrimSpace(r.Name + " " + r.Func), Source: r.Source,
+				Bytes: uint64(max(0, r.Bytes)), Blocks: r.Blocks})
 		}
 		byHolder = append(byHolder, heldParts(i, all[i].Held)...)
 	}

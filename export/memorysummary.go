@@ -29,7 +29,8 @@ func (s *Source) MemoryStats() (*summary.Report, error) {
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
 	if accounts := s.Trace.End().Snapshot.Accounts; len(r.Devices) == 0 && len(accounts) > 0 {
-		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: what summary counts are PyTorch's statistics, and this is memory of %s", s.Path, accounts[0].Device.Allocator()))
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: what summary counts are PyTorch's statistics, and this is memory of %s", s.Path,
+			accounts[0].Device.Allocator()))
 	}
 	if s.End == nil || s.End.Memory == nil {
 		return r, nil
@@ -64,7 +65,8 @@ func WriteMemoryStats(w io.Writer, r *summary.Report, lines *view.View, asJSON b
 		if lines == nil {
 			continue
 		}
-		if err := table.Selection(w, table.SelectionInput{View: onDevice(lines, r.Devices[i].Device), Title: "at the end", By: view.ByLine}); err != nil {
+		if err := table.Selection(w, table.SelectionInput{View: onDevice(lines, r.Devices[i].Device), Title: "at the end",
+			By: view.ByLine}); err != nil {
 			return err
 		}
 	}

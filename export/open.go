@@ -149,7 +149,8 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	case errors.Is(err, recording.ErrFormat):
 		return nil, exit.With(exit.Invalid, err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, exit.With(exit.Error, exit.Say(fmt.Sprintf("open recording %s: no such file or directory\n  %s", path, recordingsHere(path)), err))
+		return nil, exit.With(exit.Error, exit.Say(fmt.Sprintf("open recording %s: no such file or directory\n  %s",
+			path, recordingsHere(path)), err))
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
@@ -197,7 +198,8 @@ func recordingIn(path string) (string, error) {
 	case len(found) == 0:
 		return "", exit.With(exit.Invalid, noRecording(path))
 	case len(found) > 1:
-		return "", exit.Usage("%s has the recordings of %d processes: give the folder of one, such as %s", path, len(found), filepath.Dir(found[0]))
+		return "", exit.Usage("%s has the recordings of %d processes: give the folder of one, such as %s", path, len(found),
+			filepath.Dir(found[0]))
 	}
 	return found[0], nil
 }
@@ -243,7 +245,8 @@ func (s *Source) warn(warn func(error)) {
 		warn(fmt.Errorf("%s; the last %d events are not in it", words.Line(s.End.Error), s.End.NotWritten))
 	}
 	if s.End.StacksOverLimit > 0 {
-		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit, event.OverLimit().Frames[0].Func))
+		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit,
+			event.OverLimit().Frames[0].Func))
 	}
 	if s.End.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", s.End.StackRecordsLost))

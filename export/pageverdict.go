@@ -56,7 +56,8 @@ func pageSteps(t *steps.Table) html.Steps {
 
 // verdictKinds are how good or bad the words of verdicts are.
 var verdictKinds = map[string]html.VerdictKind{
-	verdict.Growing: html.VerdictGrowing, verdict.Steady: html.VerdictGood, verdict.OutOfMemory: html.VerdictBad, verdict.Unknown: html.VerdictUnknown,
+	verdict.Growing: html.VerdictGrowing, verdict.Steady: html.VerdictGood, verdict.OutOfMemory: html.VerdictBad,
+	verdict.Unknown: html.VerdictUnknown,
 }
 
 // VerdictKind returns how good or bad a word of a verdict is, such as verdict.Growing.

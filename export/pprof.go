@@ -43,7 +43,8 @@ func writeProfile(w io.Writer, in *Input, kind pprof.Kind) error {
 func exportComments(in *Input) ([]string, error) {
 	title := in.Info.Name
 	if in.Info.PID != 0 { // a snapshot does not tell it
-		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, in.Info.Rank.Process(int(in.Info.PID)), words.CommandLine(in.Info.Cmdline, in.Info.Name))
+		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, in.Info.Rank.Process(int(in.Info.PID)),
+			words.CommandLine(in.Info.Cmdline, in.Info.Name))
 	}
 	out := []string{title, in.Moment}
 	a, err := answerAtEnd(in)

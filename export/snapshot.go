@@ -35,7 +35,8 @@ func writeSnapshot(w io.Writer, in *Input) error {
 // warnOfLayout says what is not as in a snapshot of PyTorch's own.
 func warnOfLayout(l *allocator.Layout, in *Input) {
 	if l.LeftOut > 0 && in.Selection.To == 0 {
-		in.Warn(fmt.Errorf("%s: the history has the last %d entries; %d before are left out, for the viewer's sake: --from and --to choose others",
+		in.Warn(fmt.Errorf("%s: the history has the last %d entries; %d before are left out, for the viewer's sake: --from and --to "+
+			"choose others",
 			l.Device, snapshot.Entries(l), l.LeftOut))
 	} else if n := snapshot.Entries(l); n > snapshot.MaxEntries {
 		in.Warn(fmt.Errorf("%s: the history has %d entries: the viewer is slow with more than %d", l.Device, n, snapshot.MaxEntries))

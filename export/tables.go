@@ -54,7 +54,8 @@ func (in *Input) warnLarge() {
 		rows += accounts[i].Allocs
 	}
 	if rows >= largeCSV && in.Warn != nil {
-		in.Warn(fmt.Errorf("the CSV file has a row with a whole stack, about 1 KiB, for each of %s: -f parquet has the same in a hundredth of the size",
+		in.Warn(fmt.Errorf("the CSV file has a row with a whole stack, about 1 KiB, for each of %s: -f parquet has the same in a hundredth of "+
+			"the size",
 			table.Plural(rows, "allocation")))
 	}
 }

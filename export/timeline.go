@@ -28,7 +28,8 @@ const (
 // timelineOf chooses the part of a recording that fits a timeline with this number of events.
 func timelineOf(in *Input, events uint64) (*view.Timeline, error) {
 	s := in.Selection
-	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments, Phases: maxSlices}
+	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments,
+		Phases: maxSlices}
 	if s.To != 0 {
 		o.From, o.To = s.From+1, s.To // a selection begins after From
 	}

@@ -76,7 +76,8 @@ func randomProgram(seed uint64) *program {
 		p.garbage = 5 + r.IntN(12)
 	}
 	for i := range r.IntN(4) {
-		c := &container{line: 100 + 10*i, bytes: uint64(1+r.IntN(16))*256<<10 + uint64(r.IntN(500)), every: 1 + r.IntN(3), from: r.IntN(p.steps / 4)}
+		c := &container{line: 100 + 10*i, bytes: uint64(1+r.IntN(16))*256<<10 + uint64(r.IntN(500)), every: 1 + r.IntN(3),
+			from: r.IntN(p.steps / 4)}
 		switch r.IntN(6) {
 		case 4: // a pool with turnover that is older than the attach
 			c.every, c.from, c.gain = 1, 0, 2+r.IntN(4)
@@ -214,7 +215,8 @@ func (c *container) rate() float64 { return float64((c.bytes+511)/512*512) / flo
 func (p *program) String() string {
 	text := fmt.Sprintf("%d steps, %d before the attach, garbage %d", p.steps, p.unseen, p.garbage)
 	for _, c := range p.containers {
-		text += fmt.Sprintf("\n  line %d: %d B every %d from %d until %d at most %d gain %d older %d litter %d", c.line, c.bytes, c.every, c.from, c.until, c.most, c.gain, c.older, c.litter)
+		text += fmt.Sprintf("\n  line %d: %d B every %d from %d until %d at most %d gain %d older %d litter %d", c.line, c.bytes, c.every,
+			c.from, c.until, c.most, c.gain, c.older, c.litter)
 	}
 	return text
 }

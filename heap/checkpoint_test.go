@@ -110,7 +110,8 @@ func TestStateOfPool(t *testing.T) {
 func TestStacks(t *testing.T) {
 	h := New()
 	for _, id := range []event.StackID{5, 0, 7, 5} {
-		h.Apply(&event.Event{Time: 1, Kind: event.KindAlloc, Layer: event.LayerHost, Addr: uint64(id+1) << 12, Size: 5, Requested: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown, Stack: id})
+		h.Apply(&event.Event{Time: 1, Kind: event.KindAlloc, Layer: event.LayerHost, Addr: uint64(id+1) << 12, Size: 5,
+			Requested: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown, Stack: id})
 	}
 	require.ElementsMatch(t, []event.StackID{5, 7}, h.Stacks())
 }
@@ -205,8 +206,10 @@ func TestReplay(t *testing.T) {
 	h.SetBaseline(pid, event.Device{Type: event.DeviceCUDA, Index: 3}, 7, 9)
 
 	marks := []event.Annotation{
-		{Kind: event.AnnotationFromStart, PID: pid}, {Kind: event.AnnotationWatch, PID: pid}, {Kind: event.AnnotationObserved, PID: pid, Observation: &o},
-		{Kind: event.AnnotationUnwatch, PID: pid}, {Kind: event.AnnotationBaseline, PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: 3}, Allocated: 7, Reserved: 9},
+		{Kind: event.AnnotationFromStart, PID: pid}, {Kind: event.AnnotationWatch, PID: pid},
+		{Kind: event.AnnotationObserved, PID: pid, Observation: &o},
+		{Kind: event.AnnotationUnwatch, PID: pid}, {Kind: event.AnnotationBaseline, PID: pid,
+			Device: event.Device{Type: event.DeviceCUDA, Index: 3}, Allocated: 7, Reserved: 9},
 		{Kind: 99},
 	}
 	got := New()
@@ -216,7 +219,8 @@ func TestReplay(t *testing.T) {
 	require.Nil(t, got.processes[pid].watch)
 
 	late := New()
-	require.NoError(t, late.Replay(&tape{batches: [][]event.Event{nil}, marks: []event.Annotation{{Kind: event.AnnotationCheckpoint, State: h.State()}}, err: io.EOF}))
+	require.NoError(t, late.Replay(&tape{batches: [][]event.Event{nil},
+		marks: []event.Annotation{{Kind: event.AnnotationCheckpoint, State: h.State()}}, err: io.EOF}))
 	require.Equal(t, h.Snapshot(), late.Snapshot())
 
 	cut := errors.New("cut off")

@@ -76,17 +76,20 @@ func TestReset(t *testing.T) {
 		resets    uint64
 		fromStart bool
 	}{
-		"context":                      {[]*event.Event{freedSite(contextA, -1)}, inA, 1, false},
-		"other context":                {[]*event.Event{freedSite(contextB, -1)}, inB, 1, false},
-		"unknown context":              {[]*event.Event{freedSite(0xc000, -1)}, 0, 1, false},
-		"device":                       {[]*event.Event{freedSite(0, 0)}, ofDevice0, 1, false},
-		"other device":                 {[]*event.Event{freedSite(0, 1)}, inB, 1, false},
-		"failed":                       {[]*event.Event{freedSite(0, 0), failed(freedSite(0, 0))}, 0, 0, false},
-		"both, one failed":             {[]*event.Event{freedSite(contextA, -1), freedSite(0, 1), failed(freedSite(0, 1))}, inA, 1, false},
-		"failed, then in earnest":      {[]*event.Event{freedSite(contextA, -1), failed(freedSite(contextA, -1)), freedSite(contextA, -1)}, inA, 1, false},
-		"last reference":               {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1)}, inB, 0, true},
-		"last reference, failed":       {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), failed(givenBack(1))}, 0, 0, true},
-		"not the last reference":       {[]*event.Event{made(contextB, 1, "cudaMalloc"), made(contextB, 1, "cudaMalloc"), givenBack(1)}, 0, 0, true},
+		"context":          {[]*event.Event{freedSite(contextA, -1)}, inA, 1, false},
+		"other context":    {[]*event.Event{freedSite(contextB, -1)}, inB, 1, false},
+		"unknown context":  {[]*event.Event{freedSite(0xc000, -1)}, 0, 1, false},
+		"device":           {[]*event.Event{freedSite(0, 0)}, ofDevice0, 1, false},
+		"other device":     {[]*event.Event{freedSite(0, 1)}, inB, 1, false},
+		"failed":           {[]*event.Event{freedSite(0, 0), failed(freedSite(0, 0))}, 0, 0, false},
+		"both, one failed": {[]*event.Event{freedSite(contextA, -1), freedSite(0, 1), failed(freedSite(0, 1))}, inA, 1, false},
+		"failed, then in earnest": {[]*event.Event{freedSite(contextA, -1), failed(freedSite(contextA, -1)), freedSite(contextA, -1)},
+			inA, 1, false},
+		"last reference": {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1)}, inB, 0, true},
+		"last reference, failed": {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), failed(givenBack(1))},
+			0, 0, true},
+		"not the last reference": {[]*event.Event{made(contextB, 1, "cudaMalloc"), made(contextB, 1, "cudaMalloc"), givenBack(1)}, 0,
+			0, true},
 		"references from before":       {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), givenBack(1)}, 0, 0, false},
 		"reference of unknown context": {[]*event.Event{givenBack(1)}, 0, 0, true},
 		"device, context created":      {[]*event.Event{made(contextA, 0, "cuCtxCreate"), freedSite(0, 0)}, 1 + 2, 1, false},
@@ -134,7 +137,8 @@ func TestContextsAreCounted(t *testing.T) {
 func TestContextIsRetainedMeanwhile(t *testing.T) {
 	h := New()
 	h.FromStart(pid)
-	apply(h, made(contextA, 0, "cuDevicePrimaryCtxRetain"), in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4), contextA, 0))
+	apply(h, made(contextA, 0, "cuDevicePrimaryCtxRetain"), in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4),
+		contextA, 0))
 	again := made(contextA, 0, "cuDevicePrimaryCtxRetain")
 	again.TID = pid + 1
 	apply(h, givenBack(0), again, failed(givenBack(0)))

@@ -228,10 +228,12 @@ func TestBlocks(t *testing.T) {
 		got[b.Layer] = b.unnumbered()
 	}
 	require.Equal(t, map[event.Layer]Block{
-		event.LayerTorch: {PID: pid, Layer: event.LayerTorch, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown, Stream: event.Unknown, Time: 3,
+		event.LayerTorch: {PID: pid, Layer: event.LayerTorch, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown,
+			Stream: event.Unknown, Time: 3,
 			Stack: 1},
-		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown, Stream: event.Unknown,
-			Time: 1, Stack: 2, Call: "cudaMalloc", Segment: true},
+		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown,
+			Stream: event.Unknown,
+			Time:   1, Stack: 2, Call: "cudaMalloc", Segment: true},
 	}, got)
 }
 

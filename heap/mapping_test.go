@@ -66,29 +66,37 @@ func TestPhysicalMemory(t *testing.T) {
 		events []*event.Event
 		live   uint64 // units in use
 	}{
-		"created":                     {[]*event.Event{created(handle, unit)}, 1},
-		"released":                    {[]*event.Event{created(handle, unit), released(handle)}, 0},
-		"mapped, counted once":        {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(16*mib, unit, handle)}, 1},
-		"released while mapped":       {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle)}, 1},
-		"released, then unmapped":     {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), unmappedAt(8*mib, unit)}, 0},
-		"unmapped, then released":     {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), unmappedAt(8*mib, unit), released(handle)}, 0},
-		"mapped twice, unmapped once": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(16*mib, unit, handle), released(handle), unmappedAt(8*mib, unit)}, 1},
-		"unmapped at once":            {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(10*mib, unit, handle), released(handle), unmappedAt(8*mib, 2*unit)}, 0},
-		"unmapped, size not known":    {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), unmappedAt(8*mib, event.Unknown)}, 0},
-		"retained":                    {[]*event.Event{created(handle, unit), retained(handle), released(handle)}, 1},
-		"retained while only mapped":  {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), retained(handle), unmappedAt(8*mib, unit)}, 1},
-		"imported here":               {[]*event.Event{created(handle, unit), imported(handle), released(handle)}, 1},
-		"release failed":              {[]*event.Event{created(handle, unit), released(handle), failed(released(handle))}, 1},
+		"created":               {[]*event.Event{created(handle, unit)}, 1},
+		"released":              {[]*event.Event{created(handle, unit), released(handle)}, 0},
+		"mapped, counted once":  {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(16*mib, unit, handle)}, 1},
+		"released while mapped": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle)}, 1},
+		"released, then unmapped": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle),
+			unmappedAt(8*mib, unit)}, 0},
+		"unmapped, then released": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), unmappedAt(8*mib, unit),
+			released(handle)}, 0},
+		"mapped twice, unmapped once": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(16*mib, unit, handle),
+			released(handle), unmappedAt(8*mib, unit)}, 1},
+		"unmapped at once": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(10*mib, unit, handle),
+			released(handle), unmappedAt(8*mib, 2*unit)}, 0},
+		"unmapped, size not known": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle),
+			unmappedAt(8*mib, event.Unknown)}, 0},
+		"retained": {[]*event.Event{created(handle, unit), retained(handle), released(handle)}, 1},
+		"retained while only mapped": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), retained(handle),
+			unmappedAt(8*mib, unit)}, 1},
+		"imported here":  {[]*event.Event{created(handle, unit), imported(handle), released(handle)}, 1},
+		"release failed": {[]*event.Event{created(handle, unit), released(handle), failed(released(handle))}, 1},
 		"unmap failed": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(10*mib, unit, handle), released(handle),
 			unmappedAt(8*mib, 2*unit), failed(unmappedAt(8*mib, 2*unit)), unmappedAt(8*mib, unit)}, 1},
-		"handle used again while the old memory is mapped": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle),
+		"handle used again while the old memory is mapped": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle),
+			released(handle),
 			created(handle, 3*unit), released(handle)}, 1},
 		"old memory unmapped after that": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle),
 			created(handle, 3*unit), unmappedAt(8*mib, unit)}, 3},
 		"release lost, handle used again": {[]*event.Event{created(handle, unit), created(handle, 3*unit)}, 3},
-		"unmap lost, address used again":  {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), created(6, unit), mappedAt(8*mib, unit, 6)}, 1},
-		"handle from before":              {[]*event.Event{mappedAt(8*mib, unit, 77), unmappedAt(8*mib, unit)}, 0},
-		"handle equal to an address":      {[]*event.Event{created(mib, unit), deviceEvent(event.KindAlloc, mib, unit), released(mib)}, 1},
+		"unmap lost, address used again": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle),
+			created(6, unit), mappedAt(8*mib, unit, 6)}, 1},
+		"handle from before":         {[]*event.Event{mappedAt(8*mib, unit, 77), unmappedAt(8*mib, unit)}, 0},
+		"handle equal to an address": {[]*event.Event{created(mib, unit), deviceEvent(event.KindAlloc, mib, unit), released(mib)}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := New()
@@ -104,9 +112,11 @@ func TestPhysicalMemory(t *testing.T) {
 // Nothing is dropped silently: what is about memory from before the first event is counted.
 func TestMappingsOfUnknownMemory(t *testing.T) {
 	h := New()
-	apply(h, mappedAt(8*mib, mib, 77), retained(77), released(77), unmappedAt(8*mib, mib), unmappedAt(8*mib, mib), failed(unmappedAt(8*mib, mib)))
+	apply(h, mappedAt(8*mib, mib, 77), retained(77), released(77), unmappedAt(8*mib, mib), unmappedAt(8*mib, mib),
+		failed(unmappedAt(8*mib, mib)))
 	d := accountOf(h, event.LayerDevice, 0)
-	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0, 1}, []uint64{d.Maps, d.UnknownMaps, d.UnknownRetains, d.UnknownFrees, d.Unmaps, d.UnknownUnmaps, d.FailedFrees})
+	require.Equal(t, []uint64{1, 1, 1, 1, 1, 0, 1}, []uint64{d.Maps, d.UnknownMaps, d.UnknownRetains, d.UnknownFrees, d.Unmaps,
+		d.UnknownUnmaps, d.FailedFrees})
 	require.Zero(t, d.Live)
 }
 

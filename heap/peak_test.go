@@ -91,7 +91,8 @@ func TestPeakOfDriver(t *testing.T) {
 		out.Stack = stack
 		return out
 	}
-	apply(h, e(event.KindAlloc, 0x1000, 100, 1), e(event.KindAlloc, 0x2000, 50, 2), e(event.KindFree, 0x1000, event.Unknown, 0), e(event.KindAlloc, 0x3000, 60, 2))
+	apply(h, e(event.KindAlloc, 0x1000, 100, 1), e(event.KindAlloc, 0x2000, 50, 2), e(event.KindFree, 0x1000, event.Unknown, 0),
+		e(event.KindAlloc, 0x3000, 60, 2))
 	s := h.Snapshot()
 	require.Equal(t, []uint64{150, 110}, []uint64{s.Drivers[0].Peak, s.Drivers[0].Live.Bytes})
 	require.Equal(t, [][2]uint64{{100, 0}, {50, 110}}, [][2]uint64{

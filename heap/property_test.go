@@ -395,7 +395,8 @@ func decodeObservation(h *Heap, b []byte) event.Observation {
 		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
 	}
 	for i := range int(b[11] & 3) {
-		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
+		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3),
+			Expandable: b[12]&1 == 0})
 	}
 	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
 		for i := range a.live.All() {

@@ -41,7 +41,8 @@ func (j *reconciliation) reconcileSegments() {
 	if j.observation.Segments == nil && j.observation.Reserved == event.Unknown {
 		return // the segments were not read
 	}
-	s := &segmentReconciliation{reconciliation: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
+	s := &segmentReconciliation{reconciliation: j, process: p,
+		driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
 	total, ok := s.reserved()
 	if !ok || !s.sort() {
 		return
@@ -262,7 +263,8 @@ func (s *segmentReconciliation) addSegment(g event.ObservedSegment) {
 		d.Peak += g.Size
 		d.PeakTime = cmp.Or(d.PeakTime, s.observation.From)
 	}
-	site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerDevice, segment: true, origin: origin(s.result.SegmentsFirst)})
+	site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerDevice, segment: true,
+		origin: origin(s.result.SegmentsFirst)})
 	h.addPiece(s.process, &pieceSegment{site, g.Expandable}, g.Addr, g.Addr+g.Size)
 }
 

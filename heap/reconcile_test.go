@@ -38,8 +38,9 @@ const (
 
 func newPool(seed uint64, pages bool) *pool {
 	return &pool{
-		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]event.ObservedBlock{}, segments: map[uint64]uint64{}, handles: map[uint64]uint64{},
-		pages: pages, time: 1000, ticks: func(int) {}, send: func(*event.Event) {},
+		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]event.ObservedBlock{}, segments: map[uint64]uint64{},
+		handles: map[uint64]uint64{},
+		pages:   pages, time: 1000, ticks: func(int) {}, send: func(*event.Event) {},
 	}
 }
 
@@ -380,17 +381,22 @@ func TestReconcileOnce(t *testing.T) {
 		after  []*event.Event
 		want   want
 	}{
-		"nothing but totals":   {seen: []uint64{0x1000, 0x2000}, want: want{before: 2}},
-		"totals and events":    {before: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000}, want: want{live: 1, before: 2}},
+		"nothing but totals": {seen: []uint64{0x1000, 0x2000}, want: want{before: 2}},
+		"totals and events": {before: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000},
+			want: want{live: 1, before: 2}},
 		"freed from before":    {seen: []uint64{0x1000, 0x2000}, after: []*event.Event{free(0x1000, 512)}, want: want{before: 1}},
 		"freed, address again": {seen: []uint64{0x1000}, after: []*event.Event{free(0x1000, 0), alloc(0x1000, 512)}, want: want{live: 1}},
 		"unknown free before":  {before: []*event.Event{free(0x1000, 512)}, seen: []uint64{0x2000}, want: want{before: 1, unknownFrees: 1}},
-		"lost free":            {first: []uint64{0x1000, 0x2000}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000}, want: want{live: 1, before: 1, lostFrees: 1, gaps: 1}},
-		"lost allocation":      {first: []uint64{0x1000}, then: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000}, want: want{live: 2, before: 1, recovered: 1, gaps: 1}},
-		"both lost":            {first: []uint64{0x1000}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000}, want: want{live: 2, recovered: 1, lostFrees: 1}},
-		"lost last":            {first: []uint64{0x1000}, seen: []uint64{0x1000, 0x2000}, want: want{live: 1, before: 1, recovered: 1, gaps: 1}},
-		"recovered, freed":     {first: []uint64{}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000}, after: []*event.Event{free(0x2000, 512)}, want: want{live: 1, gaps: 1}},
-		"free of before lost":  {seen: []uint64{0x1000}, after: []*event.Event{alloc(0x1000, 512)}, want: want{live: 1, lostFrees: 1, gaps: 1}},
+		"lost free": {first: []uint64{0x1000, 0x2000}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000},
+			want: want{live: 1, before: 1, lostFrees: 1, gaps: 1}},
+		"lost allocation": {first: []uint64{0x1000}, then: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000},
+			want: want{live: 2, before: 1, recovered: 1, gaps: 1}},
+		"both lost": {first: []uint64{0x1000}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000},
+			want: want{live: 2, recovered: 1, lostFrees: 1}},
+		"lost last": {first: []uint64{0x1000}, seen: []uint64{0x1000, 0x2000}, want: want{live: 1, before: 1, recovered: 1, gaps: 1}},
+		"recovered, freed": {first: []uint64{}, then: []*event.Event{alloc(0x3000, 1024)}, seen: []uint64{0x2000, 0x3000},
+			after: []*event.Event{free(0x2000, 512)}, want: want{live: 1, gaps: 1}},
+		"free of before lost": {seen: []uint64{0x1000}, after: []*event.Event{alloc(0x1000, 512)}, want: want{live: 1, lostFrees: 1, gaps: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := New()
@@ -405,7 +411,8 @@ func TestReconcileOnce(t *testing.T) {
 			require.NoError(t, err)
 			apply(h, row.after...)
 			a := h.Totals().Accounts[0]
-			require.Equal(t, row.want, want{a.Live.Objects, a.BeforeBlocks.Objects, a.Recovered.Objects, a.UnknownFrees, a.LostFrees, a.Gaps, a.Lost})
+			require.Equal(t, row.want, want{a.Live.Objects, a.BeforeBlocks.Objects, a.Recovered.Objects, a.UnknownFrees, a.LostFrees, a.Gaps,
+				a.Lost})
 			require.Equal(t, a.Before, a.BeforeBlocks.Bytes)
 			checkAccounts(t, h)
 			checkSums(t, h)
@@ -545,18 +552,21 @@ func TestSegmentsFromBefore(t *testing.T) {
 		units  uint64 // of segments in the end
 		pieces int
 	}{
-		"as they are":           {nil, 5, 2},
-		"cudaFree":              {[]*event.Event{deviceEvent(event.KindFree, at(0), event.Unknown)}, 4, 1},
-		"cudaFree failed":       {[]*event.Event{deviceEvent(event.KindFree, at(0), event.Unknown), deviceEvent(event.KindFreeFailed, at(0), event.Unknown)}, 5, 2},
+		"as they are": {nil, 5, 2},
+		"cudaFree":    {[]*event.Event{deviceEvent(event.KindFree, at(0), event.Unknown)}, 4, 1},
+		"cudaFree failed": {[]*event.Event{deviceEvent(event.KindFree, at(0), event.Unknown),
+			deviceEvent(event.KindFreeFailed, at(0), event.Unknown)}, 5, 2},
 		"first page":            {[]*event.Event{unmappedAt(at(4), unit)}, 4, 2},
 		"page in the middle":    {[]*event.Event{unmappedAt(at(5), unit)}, 4, 3},
 		"all pages":             {[]*event.Event{unmappedAt(at(4), 4*unit)}, 1, 1},
 		"failed in the middle":  {[]*event.Event{unmappedAt(at(5), unit), failed(unmappedAt(at(5), unit))}, 5, 2},
 		"failed beside another": {[]*event.Event{unmappedAt(at(5), unit), unmappedAt(at(6), unit), failed(unmappedAt(at(5), unit))}, 4, 3},
 		"mapped again":          {[]*event.Event{unmappedAt(at(5), unit), created(9, unit), mappedAt(at(5), unit, 9)}, 4, 3},
-		"failed, but used":      {[]*event.Event{unmappedAt(at(5), unit), created(9, unit), mappedAt(at(5), unit, 9), failed(unmappedAt(at(5), unit))}, 4, 3},
-		"lost, used again":      {[]*event.Event{deviceEvent(event.KindAlloc, at(0), unit)}, 4, 1},
-		"reset":                 {[]*event.Event{in(call(event.KindReset, event.LayerHolder, event.ObjectContext, 0, event.Unknown), event.Unknown, 0)}, 4, 1},
+		"failed, but used": {[]*event.Event{unmappedAt(at(5), unit), created(9, unit), mappedAt(at(5), unit, 9),
+			failed(unmappedAt(at(5), unit))}, 4, 3},
+		"lost, used again": {[]*event.Event{deviceEvent(event.KindAlloc, at(0), unit)}, 4, 1},
+		"reset": {[]*event.Event{in(call(event.KindReset, event.LayerHolder, event.ObjectContext, 0, event.Unknown), event.Unknown,
+			0)}, 4, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := New()
@@ -581,7 +591,8 @@ func TestSegmentsFromBefore(t *testing.T) {
 	h.Watch(pid)
 	_, err := h.Reconcile(withSegments(h, seen...))
 	require.NoError(t, err)
-	r, err := h.Reconcile(withSegments(h, freedBlock, segmentAt(at(4), unit, true), segmentAt(at(6), unit, true), segmentAt(at(9), unit, false)))
+	r, err := h.Reconcile(withSegments(h, freedBlock, segmentAt(at(4), unit, true), segmentAt(at(6), unit, true),
+		segmentAt(at(9), unit, false)))
 	require.NoError(t, err)
 	require.True(t, r.SegmentsProved)
 	require.Equal(t, Count{Objects: 1, Bytes: unit}, r.SegmentsAdded)

@@ -235,7 +235,8 @@ func (c *accessors) nodeNumber(constructor uint64) uint16 {
 			continue
 		case inst.Op == x86asm.MOV && isMemory && number == 0 && inst.Args[1] == x86asm.RSI && to.Base == x86asm.RDI:
 			number = machinecode.Displacement(to)
-		case inst.Op == x86asm.MOV && isMemory && called && inst.Args[1] == x86asm.RAX && number > 0 && machinecode.Displacement(to) == number+fromNumberToThread:
+		case inst.Op == x86asm.MOV && isMemory && called && inst.Args[1] == x86asm.RAX && number > 0 && machinecode.Displacement(to) == number+
+			fromNumberToThread:
 			if number%wordSize == 0 && number < maxNodeOffset {
 				return uint16(number)
 			}

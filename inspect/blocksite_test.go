@@ -46,7 +46,9 @@ func library(t testing.TB) string {
 }
 
 // siteCode is the code before the report of an allocation as objdump prints it.
-var siteCode = regexp.MustCompile(`mov    (-?0x[0-9a-f]+)\(%(r[bs]p)\),%(r\w+)\n(?:.*\n){1,8}?.*mov    (0x[0-9a-f]+)\(%(r\w+)\),%rsi\n.*mov    (0x[0-9a-f]+)\(%(r\w+)\),%rdi\n(?:.*\n){0,4}?.*call .*<_ZN3c1027reportMemoryUsageToProfiler.*\n +([0-9a-f]+):`)
+var siteCode = regexp.MustCompile(`mov    (-?0x[0-9a-f]+)\(%(r[bs]p)\),%(r\w+)\n(?:.*\n){1,8}?.*mov    ` +
+	`(0x[0-9a-f]+)\(%(r\w+)\),%rsi\n.*mov    (0x[0-9a-f]+)\(%(r\w+)\),%rdi\n(?:.*\n){0,4}?.*call ` +
+	`.*<_ZN3c1027reportMemoryUsageToProfiler.*\n +([0-9a-f]+):`)
 
 func number(t testing.TB, s string) int64 {
 	t.Helper()
@@ -79,20 +81,29 @@ var sites = []struct {
 	name, code string
 	want       *BlockSite
 }{
-	{"2.15.0", "mov -0x78(%rbp),%rax; movzwl -0x8a(%rbp),%r8d; mov 0x208(%rbx),%rcx; mov 0x1a8(%rbx),%rdx; mov 0x38(%rax),%rsi; mov 0x50(%rax),%rdi; shl $8,%r8d; or $1,%r8d",
+	{"2.15.0", "mov -0x78(%rbp),%rax; movzwl -0x8a(%rbp),%r8d; mov 0x208(%rbx),%rcx; mov 0x1a8(%rbx),%rdx; mov 0x38(%rax),%rsi; mov " +
+		"0x50(%rax),%rdi; shl $8,%r8d; or $1,%r8d",
 		&BlockSite{Offset: -0x78, SizeOffset: 0x38, PtrOffset: 0x50}},
-	{"2.6.0", "call other; mov -0x48(%rbp),%rax; movzwl -0x5a(%rbp),%r8d; mov 0x208(%rbx),%rcx; mov 0x1a8(%rbx),%rdx; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi; shl $8,%r8d; or $1,%r8d",
+	{"2.6.0", "call other; mov -0x48(%rbp),%rax; movzwl -0x5a(%rbp),%r8d; mov 0x208(%rbx),%rcx; mov 0x1a8(%rbx),%rdx; mov 0x30(%rax),%rsi; " +
+		"mov 0x48(%rax),%rdi; shl $8,%r8d; or $1,%r8d",
 		&BlockSite{Offset: -0x48, SizeOffset: 0x30, PtrOffset: 0x48}},
 	{"2.1.2", "ja 1f; mov 0x398(%rbx),%rax; 1: mov 0x30(%rsp),%rax; mov %r15d,%r8d; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi; or $1,%r8d",
 		&BlockSite{BaseSP: true, Offset: 0x30, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"2.0.1", "mov -0x190(%rbp),%rdx; movzwl -0x1b4(%rbp),%ecx; mov $1,%eax; mov 0x1a8(%r12),%r9; mov %cl,%ah; mov 0x30(%rdx),%rsi; mov 0x48(%rdx),%rdi; mov 0x208(%r12),%rcx; mov %eax,%r8d; mov %r9,%rdx",
+	{"2.0.1", "mov -0x190(%rbp),%rdx; movzwl -0x1b4(%rbp),%ecx; mov $1,%eax; mov 0x1a8(%r12),%r9; mov %cl,%ah; mov 0x30(%rdx),%rsi; mov " +
+		"0x48(%rdx),%rdi; mov 0x208(%r12),%rcx; mov %eax,%r8d; mov %r9,%rdx",
 		&BlockSite{Offset: -0x190, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"two registers", "mov 8(%rsp),%r10; mov 8(%rsp),%r11; mov 0x30(%r10),%rsi; mov 0x48(%r11),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"through rdi", "mov 8(%rsp),%rdi; mov 0x30(%rdi),%rsi; mov 0x48(%rdi),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"copied", "mov -0x10(%rbp),%r12; mov %r12,%rax; call other; mov %r12,%rcx; mov 0x30(%rcx),%rsi; mov 0x48(%rcx),%rdi", &BlockSite{Offset: -0x10, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"vector code between", "mov 8(%rsp),%rax; vmovdqu (%rdx),%ymm0; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"more vector code between", "mov 8(%rsp),%rax; vpaddd (%rdx),%ymm0,%ymm0; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
-	{"unknown code before", "vpaddd (%rdx),%ymm0,%ymm0; vpaddd %ymm3,%ymm0,%ymm1; mov 8(%rsp),%rax; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"two registers", "mov 8(%rsp),%r10; mov 8(%rsp),%r11; mov 0x30(%r10),%rsi; mov 0x48(%r11),%rdi",
+		&BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"through rdi", "mov 8(%rsp),%rdi; mov 0x30(%rdi),%rsi; mov 0x48(%rdi),%rdi",
+		&BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"copied", "mov -0x10(%rbp),%r12; mov %r12,%rax; call other; mov %r12,%rcx; mov 0x30(%rcx),%rsi; mov 0x48(%rcx),%rdi",
+		&BlockSite{Offset: -0x10, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"vector code between", "mov 8(%rsp),%rax; vmovdqu (%rdx),%ymm0; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi",
+		&BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"more vector code between", "mov 8(%rsp),%rax; vpaddd (%rdx),%ymm0,%ymm0; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi",
+		&BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
+	{"unknown code before", "vpaddd (%rdx),%ymm0,%ymm0; vpaddd %ymm3,%ymm0,%ymm1; mov 8(%rsp),%rax; mov 0x30(%rax),%rsi; mov " +
+		"0x48(%rax),%rdi", &BlockSite{BaseSP: true, Offset: 8, SizeOffset: 0x30, PtrOffset: 0x48}},
 	{"in a register", "mov 0x30(%rbx),%rsi; mov 0x48(%rbx),%rdi", nil},
 	{"from an argument", "mov %rdi,%rax; mov 0x30(%rax),%rsi; mov 0x48(%rax),%rdi", nil},
 	{"a free", "mov -0xc0(%rbp),%rsi; mov -0xb8(%rbp),%rdi; neg %rsi", nil},
@@ -123,7 +134,8 @@ func assemble(t testing.TB, call, flags string, bodies ...string) *symbolize.Fil
 	t.Helper()
 	var b strings.Builder
 	for i, body := range bodies {
-		fmt.Fprintf(&b, ".globl f%d, after%d\n.type f%d,@function\nf%d: .cfi_startproc\nendbr64\nnop\n%s\n%s\n.type after%d,@object\nafter%d: ret\nud2\n.cfi_endproc\n",
+		fmt.Fprintf(&b, ".globl f%d, after%d\n.type f%d,@function\nf%d: .cfi_startproc\nendbr64\nnop\n%s\n%s\n.type after%d,@object\nafter%d: "+
+			"ret\nud2\n.cfi_endproc\n",
 			i, i, i, i, body, strings.ReplaceAll(call, "REPORT", reportName), i, i)
 	}
 	dir := t.TempDir()

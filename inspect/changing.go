@@ -104,7 +104,8 @@ func (a *Allocator) mapChanging(ctx context.Context, copied *pages, d device, i 
 		return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, last)
 	}
 	m := &DeviceMap{
-		DeviceTotals: best.at.totals(i), Active: best.at.current(statActiveBytes, 0), Time: best.time, Window: best.window, Segments: best.segments,
+		DeviceTotals: best.at.totals(i), Active: best.at.current(statActiveBytes, 0), Time: best.time, Window: best.window,
+		Segments: best.segments,
 	}
 	if !best.whole() {
 		m.Changing = &best.changing

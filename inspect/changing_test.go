@@ -178,7 +178,8 @@ func (m *made) lists() {
 			count++
 		}
 	}
-	m.words[madeTable], m.words[madeTable+8], m.words[madeTable+16], m.words[madeTable+24] = madeEntries, madeSlots-1, loadFactor<<32|12<<8|(64-12), count
+	m.words[madeTable], m.words[madeTable+8], m.words[madeTable+16], m.words[madeTable+24] = madeEntries, madeSlots-1,
+		loadFactor<<32|12<<8|(64-12), count
 	for pool, small := range []bool{false, true} {
 		at := uint64(madePools + 0x80*pool)
 		for set := uint64(0); set < 2; set++ {
@@ -347,7 +348,8 @@ func TestLines(t *testing.T) {
 	for _, tt := range []struct {
 		offset, n, want uint64
 	}{
-		{0, 0, 0}, {0, 1, 1}, {63, 1, 1}, {63, 2, 3}, {64, 64, 2}, {0, pageSize, ^uint64(0)}, {pageSize - 1, 1, 1 << 63}, {pageSize - 65, 65, 3 << 62},
+		{0, 0, 0}, {0, 1, 1}, {63, 1, 1}, {63, 2, 3}, {64, 64, 2}, {0, pageSize, ^uint64(0)}, {pageSize - 1, 1, 1 << 63},
+		{pageSize - 65, 65, 3 << 62},
 	} {
 		require.Equal(t, tt.want, linesOf(tt.offset, tt.n), "%+v", tt)
 	}

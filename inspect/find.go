@@ -21,7 +21,8 @@ import (
 // of the functions that use it. ROCm's is the same code, renamed.
 var libraries = []allocatorLibrary{
 	{"libc10_cuda.so", []string{"_ZN3c104cuda20CUDACachingAllocator9allocatorE"}, "_ZN3c104cuda20CUDACachingAllocator"},
-	{"libc10_hip.so", []string{"_ZN3c103hip19HIPCachingAllocator9allocatorE", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"}, "_ZN3c103hip19HIPCachingAllocator"},
+	{"libc10_hip.so", []string{"_ZN3c103hip19HIPCachingAllocator9allocatorE", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"},
+		"_ZN3c103hip19HIPCachingAllocator"},
 }
 
 type allocatorLibrary struct {

@@ -94,7 +94,8 @@ func (o *oracle) normal(device int) []Segment {
 		if s.Device != device {
 			continue
 		}
-		seg := Segment{Addr: s.Address, Size: s.TotalSize, Stream: orZero(s.Stream), Pool: Pool{Small: s.SegmentType == "small"}, Expandable: s.IsExpandable}
+		seg := Segment{Addr: s.Address, Size: s.TotalSize, Stream: orZero(s.Stream), Pool: Pool{Small: s.SegmentType == "small"},
+			Expandable: s.IsExpandable}
 		if s.PoolID != nil {
 			seg.Pool.ID = *s.PoolID
 		}
@@ -435,7 +436,8 @@ func TestBusy(t *testing.T) {
 				_, err = a.Totals(t.Context())
 				require.NoError(t, err)
 			}
-			t.Logf("%d maps of %.1f blocks, %d refused; of %d sweeps %d were quiet", good, float64(blocks)/float64(max(good, 1)), changed, good+changed, balanced)
+			t.Logf("%d maps of %.1f blocks, %d refused; of %d sweeps %d were quiet", good, float64(blocks)/float64(max(good, 1)), changed,
+				good+changed, balanced)
 			assert.True(t, good > 0 || !c.must)
 		})
 	}

@@ -18,9 +18,11 @@ import (
 
 // emptyCache and getDeviceStats are how the functions of PyTorch 1.13.1 begin.
 const (
-	emptyCache     = "push %r13; push %r12; push %rbp; push %rbx; sub $8,%rsp; mov list(%rip),%rax; mov list+8(%rip),%r12; cmp %r12,%rax; je 1f; mov other(%rip),%r13; 1: ret"
-	getDeviceStats = "push %r12; push %rbp; push %rbx; sub $0x20,%rsp; mov list(%rip),%rdx; mov list+8(%rip),%rax; mov %esi,4(%rsp); sub %rdx,%rax; sar $3,%rax; ret"
-	get            = "lea other(%rip),%rax; ret"
+	emptyCache = "push %r13; push %r12; push %rbp; push %rbx; sub $8,%rsp; mov list(%rip),%rax; mov list+8(%rip),%r12; cmp %r12,%rax; " +
+		"je 1f; mov other(%rip),%r13; 1: ret"
+	getDeviceStats = "push %r12; push %rbp; push %rbx; sub $0x20,%rsp; mov list(%rip),%rdx; mov list+8(%rip),%rax; mov %esi,4(%rsp); sub " +
+		"%rdx,%rax; sar $3,%rax; ret"
+	get = "lea other(%rip),%rax; ret"
 )
 
 // assembleStatic makes a library with one exported function for each body, and the objects that they use.

@@ -23,7 +23,8 @@ func TestParseMapping(t *testing.T) {
 	}{
 		"library": {
 			"7f0000001000-7f0000003000 r-xp 00002000 fe:01 1234                       /usr/lib/libc.so.6",
-			Mapping{Start: 0x7f0000001000, End: 0x7f0000003000, Offset: 0x2000, Exec: true, Device: "fe:01", Inode: 1234, Path: "/usr/lib/libc.so.6"},
+			Mapping{Start: 0x7f0000001000, End: 0x7f0000003000, Offset: 0x2000, Exec: true, Device: "fe:01", Inode: 1234,
+				Path: "/usr/lib/libc.so.6"},
 		},
 		"deleted": {
 			"1000-2000 r-xp 00000000 00:01 7 /tmp/lib.so (deleted)",

@@ -326,7 +326,8 @@ func rooted(t *testing.T, dir string, uid int, gids ...int) *Process {
 	proc := t.TempDir()
 	require.NoError(t, os.Symlink(dir, filepath.Join(proc, "root")))
 	ids := append(gids, 9)
-	status := fmt.Sprintf("Name:\tx\nUid:\t1\t1\t1\t%d\nGid:\t1\t1\t1\t%d\nGroups:\t%s\n", uid, ids[0], strings.Trim(fmt.Sprint(ids[1:]), "[]"))
+	status := fmt.Sprintf("Name:\tx\nUid:\t1\t1\t1\t%d\nGid:\t1\t1\t1\t%d\nGroups:\t%s\n", uid, ids[0],
+		strings.Trim(fmt.Sprint(ids[1:]), "[]"))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "status"), []byte(status), 0o644))
 	return &Process{PID: os.Getpid(), root: proc}
 }

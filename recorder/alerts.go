@@ -54,7 +54,8 @@ func newAlertWatch(p *Process) *alertWatch {
 	if len(p.options.Alerts) == 0 {
 		return nil
 	}
-	a := &alertWatch{process: p, rules: p.options.Alerts, limiter: alerts.NewLimiter(max(minAlertEvery, p.options.AlertEvery)), least: math.Inf(1)}
+	a := &alertWatch{process: p, rules: p.options.Alerts, limiter: alerts.NewLimiter(max(minAlertEvery, p.options.AlertEvery)),
+		least: math.Inf(1)}
 	for i := range a.rules {
 		switch r := &a.rules[i]; {
 		case r.Kind == alerts.Allocation:
@@ -234,7 +235,8 @@ func (a *alertWatch) sites(device event.Device) []alerts.Site {
 		if len(out) == alertSites || e.Bytes <= 0 {
 			break
 		}
-		out = append(out, alerts.Site{Line: view.Call{Name: e.Name, Func: e.Func, File: e.File, Line: e.Line}, Bytes: uint64(e.Bytes), Blocks: e.Blocks})
+		out = append(out, alerts.Site{Line: view.Call{Name: e.Name, Func: e.Func, File: e.File, Line: e.Line}, Bytes: uint64(e.Bytes),
+			Blocks: e.Blocks})
 	}
 	return out
 }
@@ -288,7 +290,8 @@ func (a *alertWatch) show(r *alerts.Rule, device string, measured float64, now t
 	}
 	p := a.process
 	out := &alerts.Alert{
-		Rule: *r, Process: p.Who(), PID: p.PID(), Time: now, Boottime: p.heap.Totals().Time, Device: device, Measured: measured, Since: since, Sites: sites(),
+		Rule: *r, Process: p.Who(), PID: p.PID(), Time: now, Boottime: p.heap.Totals().Time, Device: device, Measured: measured, Since: since,
+		Sites: sites(),
 	}
 	if p.growth != nil && p.growth.report != nil {
 		out.Step = p.growth.report.Steps.Last

@@ -119,7 +119,8 @@ func TestAlertUsePart(t *testing.T) {
 		"it has obtained more since":  {2000, 100, "use>44%", 0.45},
 		"more than there is, by then": {1000, 1000, "use>99%", 1},
 	} {
-		target := &madeTarget{pid: 7, memory: &Memory{Driver: []figures.DriverUse{{Device: -1, Total: 5, All: 7}, {Device: 0, Total: tt.total, All: tt.all}}}}
+		target := &madeTarget{pid: 7, memory: &Memory{Driver: []figures.DriverUse{{Device: -1, Total: 5, All: 7},
+			{Device: 0, Total: tt.total, All: tt.all}}}}
 		r, n, _ := newMade(t, &madeSource{}, func(o *Options) { o.Alerts = rules(t, tt.rule) })
 		r.scans = t.Context()
 		p := r.begin(target)
@@ -146,18 +147,21 @@ func TestAlertUsePart(t *testing.T) {
 func TestAlertFragmentation(t *testing.T) {
 	e := alloc(7, second, 0x1000, 1024, 1024)
 	e.Reserved = 4096
-	got, _ := alerted(t, &madeTarget{pid: 7}, []string{"fragmentation>74%"}, madeBatch{events: []event.Event{device(7, second, 0x1000, 4096), e}})
+	got, _ := alerted(t, &madeTarget{pid: 7}, []string{"fragmentation>74%"},
+		madeBatch{events: []event.Event{device(7, second, 0x1000, 4096), e}})
 	require.Len(t, got, 1)
 	require.InDelta(t, 0.75, got[0].Measured, 1e-9)
 	e.Reserved = 8192 // there is a segment that is not known
-	got, _ = alerted(t, &madeTarget{pid: 7}, []string{"fragmentation>0%"}, madeBatch{events: []event.Event{device(7, second, 0x1000, 4096), e}})
+	got, _ = alerted(t, &madeTarget{pid: 7}, []string{"fragmentation>0%"},
+		madeBatch{events: []event.Event{device(7, second, 0x1000, 4096), e}})
 	require.Empty(t, got)
 }
 
 // TestAlertAllocation: of the requests since the last look the largest is shown, with its line.
 func TestAlertAllocation(t *testing.T) {
 	events := []event.Event{
-		line(alloc(7, second, 0x1000, 2000, 2000), 3), line(alloc(7, second, 0x2000, 3000, 5000), 4), line(alloc(7, second, 0x3000, 1000, 6000), 5),
+		line(alloc(7, second, 0x1000, 2000, 2000), 3), line(alloc(7, second, 0x2000, 3000, 5000), 4),
+		line(alloc(7, second, 0x3000, 1000, 6000), 5),
 		line(device(7, second, 0x9000, 9000), 6), // no request of PyTorch's
 	}
 	got, _ := alerted(t, &madeTarget{pid: 7}, []string{"allocation>1999"}, madeBatch{events: events})
@@ -201,7 +205,8 @@ func TestAlertOnce(t *testing.T) {
 
 // TestAlertFails: what cannot be delivered is a warning.
 func TestAlertFails(t *testing.T) {
-	r, n, _ := newMade(t, &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}, func(o *Options) {
+	r, n, _ := newMade(t, &madeSource{start: []Target{&madeTarget{pid: 7}},
+		batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}, func(o *Options) {
 		o.Alerts = rules(t, "use>1")
 		o.Alert = func(*alerts.Alert) error { return errors.New("nobody is there") }
 	})
@@ -268,7 +273,8 @@ func TestAlertDevices(t *testing.T) {
 		return heap.DriverAccount{Layer: layer, Device: d}
 	}
 	totals := &heap.Totals{Accounts: []heap.Account{{Device: cuda(0)}}, Drivers: []heap.DriverAccount{
-		driver(event.LayerDevice, cuda(0)), driver(event.LayerDevice, cuda(-1)), driver(event.LayerHost, cuda(3)), driver(event.LayerDevice, cuda(1)),
+		driver(event.LayerDevice, cuda(0)), driver(event.LayerDevice, cuda(-1)), driver(event.LayerHost, cuda(3)),
+		driver(event.LayerDevice, cuda(1)),
 	}}
 	require.Equal(t, []event.Device{cuda(0), cuda(1)}, devices(totals))
 }

@@ -36,7 +36,8 @@ func TestEndIsSaid(t *testing.T) {
 	} {
 		n := &noted{}
 		r := &Recorder{
-			options: &Options{Duration: 90 * time.Second}, observer: n, now: map[int]*Process{}, begunAt: time.Now().Add(-5 * time.Second), until: time.Now().Add(c.until),
+			options: &Options{Duration: 90 * time.Second}, observer: n, now: map[int]*Process{}, begunAt: time.Now().Add(-5 * time.Second),
+			until: time.Now().Add(c.until),
 		}
 		for i, over := range c.over {
 			r.now[i] = &Process{scans: &holderScans{over: over}}
@@ -75,7 +76,8 @@ func TestSettled(t *testing.T) {
 func TestLossAtAttach(t *testing.T) {
 	for attached, want := range map[uint64]uint64{0: 7 * second, 8 * second: 8 * second} {
 		target := &madeTarget{pid: 7, lost: 5, found: Found{Attached: attached}}
-		s := &madeSource{start: []Target{target}, clock: 9 * second, batches: []madeBatch{{events: []event.Event{alloc(7, 20*second, 0x1000, 512, 512)}}}}
+		s := &madeSource{start: []Target{target}, clock: 9 * second,
+			batches: []madeBatch{{events: []event.Event{alloc(7, 20*second, 0x1000, 512, 512)}}}}
 		r, _, _ := newMade(t, s, nil)
 		s.clock = 7 * second
 		results, err := r.Run(t.Context())
@@ -140,7 +142,8 @@ func TestUnseenIsSaid(t *testing.T) {
 func TestBeforeTotals(t *testing.T) {
 	p := &Process{before: []Totals{{Device: 0, Allocated: 10}, {Device: 1, Allocated: 20}, {Device: 2, Allocated: 30}}}
 	got, err := p.Before([]heap.Account{
-		{Device: event.Device{Index: 0}, Baseline: 11}, {Device: event.Device{Index: 1}, Baseline: event.Unknown}, {Device: event.Device{Index: 5}, Baseline: 99},
+		{Device: event.Device{Index: 0}, Baseline: 11}, {Device: event.Device{Index: 1}, Baseline: event.Unknown},
+		{Device: event.Device{Index: 5}, Baseline: 99},
 	})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{11, 20, 30}, []uint64{got[0].Allocated, got[1].Allocated, got[2].Allocated})
@@ -183,7 +186,8 @@ func TestBalanceAtEnd(t *testing.T) {
 		{"the state cannot be read", func(_ *Process, m *Memory) { m.TorchErr = broken }, "unreadable", ""},
 		{"nor could it at the attach", func(p *Process, _ *Memory) { p.stateErr = broken }, "unreadable", ""},
 		{"there is no allocator", func(p *Process, _ *Memory) { p.stateErr = reconcile.ErrNoState }, "", ""},
-		{"it has ended", func(p *Process, m *Memory) { p.target.(*madeTarget).ended, m.TorchErr = true, broken }, errEnded.Error(), errEnded.Error()},
+		{"it has ended", func(p *Process, m *Memory) { p.target.(*madeTarget).ended, m.TorchErr = true, broken }, errEnded.Error(),
+			errEnded.Error()},
 		{"the driver hangs", func(_ *Process, m *Memory) { m.DriverErr = broken }, "", "unreadable"},
 	} {
 		torch, driver := why(c.change)
@@ -199,7 +203,8 @@ func TestProcesses(t *testing.T) {
 // TestMany: results of a process that cannot have another lie in the folder itself.
 func TestMany(t *testing.T) {
 	require.False(t, (&Options{PIDs: []int{7}}).Many())
-	for _, o := range []Options{{}, {PIDs: []int{7, 8}}, {PIDs: []int{7}, All: true}, {PIDs: []int{7}, Name: regexp.MustCompile("x")}, {PIDs: []int{7}, Children: true}, {PIDs: []int{7}, Command: []string{"x"}}} {
+	for _, o := range []Options{{}, {PIDs: []int{7, 8}}, {PIDs: []int{7}, All: true}, {PIDs: []int{7}, Name: regexp.MustCompile("x")},
+		{PIDs: []int{7}, Children: true}, {PIDs: []int{7}, Command: []string{"x"}}} {
 		require.True(t, o.Many(), fmt.Sprintf("%+v", o))
 	}
 }
@@ -208,9 +213,11 @@ func TestMany(t *testing.T) {
 func growing(t *testing.T, live uint64) *growth {
 	t.Helper()
 	f := leaks.Finding{File: "/a.py", Line: 3, Function: "f", LiveBytes: live, Confidence: leaks.High}
-	p := &Process{options: &Options{PIDs: []int{7}}, observer: &noted{}, target: &madeTarget{pid: 7}, heap: &recordedHeap{Heap: heap.New()}, ctx: t.Context()}
+	p := &Process{options: &Options{PIDs: []int{7}}, observer: &noted{}, target: &madeTarget{pid: 7}, heap: &recordedHeap{Heap: heap.New()},
+		ctx: t.Context()}
 	p.scans = newHolderScans(p, make(chan struct{}, 1), p.options)
-	return &growth{process: p, report: &leaks.Report{Findings: []leaks.Finding{f}, Steps: leaks.Steps{Count: 1000}}, said: map[string]*said{}, limited: map[event.Device]bool{}}
+	return &growth{process: p, report: &leaks.Report{Findings: []leaks.Finding{f}, Steps: leaks.Steps{Count: 1000}},
+		said: map[string]*said{}, limited: map[event.Device]bool{}}
 }
 
 // TestAskForHolders: the holders of what grows are read once, again after a minute where more than twice as much is there, and sooner where
@@ -238,7 +245,8 @@ func TestAskForHolders(t *testing.T) {
 	}{
 		{readAgain - 1, 9000, "kept", 3, 0, false}, {readAgain, 2000, "kept", 3, 0, false}, {readAgain, 2001, "kept", 3, 0, true},
 		{unheldAgain - 1, 1000, "", 3, 0, false}, {unheldAgain, 1000, "", 3, 0, true}, {unheldAgain, 1000, "", 3, 1, false},
-		{2 * unheldAgain, 1000, "", 3, 1, true}, {readAgain, 1000, "", 3, 60, true}, {unheldAgain, 1000, "kept", 4, 60, true}, {unheldAgain - 1, 1000, "kept", 4, 0, false},
+		{2 * unheldAgain, 1000, "", 3, 1, true}, {readAgain, 1000, "", 3, 60, true}, {unheldAgain, 1000, "kept", 4, 60, true},
+		{unheldAgain - 1, 1000, "kept", 4, 0, false},
 	} {
 		g.answers, g.read, g.tries = nil, now, c.tries
 		g.asked = []leaks.Finding{{File: "/a.py", Line: c.line, Function: "f", LiveBytes: 1000}}

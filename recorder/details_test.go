@@ -136,13 +136,15 @@ func TestDescribed(t *testing.T) {
 	site := "/v/lib/python3.11/site-packages/torch/lib/libtorch_python.so"
 	target := &madeTarget{
 		pid: 7, about: process.About{Name: "python", Exe: "/bin/python", Cmdline: []string{"python", "a.py"}},
-		found: Found{Python: "3.11.7", PyTorch: "2.15.0", CUDA: "12.8", Driver: "570", Memory: "in place", Attached: 9, Autograd: errors.New("too old"),
-			Hooks: []Hook{{Library: &hook.Library{Name: "libtorch_python.so"}, File: site, Functions: 4}}},
+		found: Found{Python: "3.11.7", PyTorch: "2.15.0", CUDA: "12.8", Driver: "570", Memory: "in place", Attached: 9,
+			Autograd: errors.New("too old"),
+			Hooks:    []Hook{{Library: &hook.Library{Name: "libtorch_python.so"}, File: site, Functions: 4}}},
 	}
 	p := begun(t, target, nil)
 	info := p.info
 	require.Equal(t, []any{"test", uint64(9), uint32(7), "python", "/bin/python", "3.11.7", "2.15.0", "12.8", "570", "in place", "too old"},
-		[]any{info.Gputrace, info.Attached, info.PID, info.Name, info.Exe, info.Python, info.PyTorch, info.CUDA, info.Driver, info.Memory, info.Backward})
+		[]any{info.Gputrace, info.Attached, info.PID, info.Name, info.Exe, info.Python, info.PyTorch, info.CUDA, info.Driver, info.Memory,
+			info.Backward})
 	require.Equal(t, []recording.Hook{{Library: "libtorch_python.so", File: site, Functions: 4}}, info.Hooks)
 	require.NotEmpty(t, info.Libraries)
 	require.Equal(t, target.about.Cmdline, info.Cmdline)

@@ -32,7 +32,8 @@ func TestScanEarly(t *testing.T) {
 					return madeScan(second), nil
 				}}
 				start := time.Now()
-				p := &Process{heap: newRecordedHeap(nil), target: target, observer: &noted{}, ctx: t.Context(), start: start, drained: reconcile.Drained{To: 5 * second}}
+				p := &Process{heap: newRecordedHeap(nil), target: target, observer: &noted{}, ctx: t.Context(), start: start,
+					drained: reconcile.Drained{To: 5 * second}}
 				s := newHolderScans(p, make(chan struct{}, 1), &Options{})
 				s.view = func() *view.View { return nil }
 				end := start.Add(20 * time.Second)

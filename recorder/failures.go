@@ -236,7 +236,8 @@ func (f *failures) read() {
 		defer cancel()
 		m := target.Memory(ctx)
 		results <- figures.Reading{
-			Time: m.Time, Failed: failure, Driver: m.Driver, Others: m.Others, Moved: m.Moved, Private: m.Private, Limits: m.Limits, Sizes: m.Sizes, Fresh: m.Fresh, Torch: m.Torch,
+			Time: m.Time, Failed: failure, Driver: m.Driver, Others: m.Others, Moved: m.Moved, Private: m.Private, Limits: m.Limits,
+			Sizes: m.Sizes, Fresh: m.Fresh, Torch: m.Torch,
 		}
 	}()
 }

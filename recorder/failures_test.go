@@ -54,7 +54,8 @@ func readings(t *testing.T, file string) []figures.Reading {
 // heldAll has all blocks of a line in one variable.
 func heldAll(context.Context) (*Scan, error) {
 	return &Scan{Until: second, Join: func(_ *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
-		row, none := view.HeldSite{Site: "train.py:1", Name: "main() local x", What: "Tensor"}, view.HeldSite{Site: "train.py:2", Name: view.NoHolder, Bytes: 1}
+		row, none := view.HeldSite{Site: "train.py:1", Name: "main() local x", What: "Tensor"},
+			view.HeldSite{Site: "train.py:2", Name: view.NoHolder, Bytes: 1}
 		for b := range blocks {
 			row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
 		}
@@ -65,9 +66,11 @@ func heldAll(context.Context) (*Scan, error) {
 // TestFailure: when a request fails, the recording is on the disk in a folder of its own, with why it failed; then the driver and the
 // holders are read, and what they said is in the recording. With UntilOOM that ends it, unless the thread goes on to allocate.
 func TestFailure(t *testing.T) {
-	target := &madeTarget{pid: 7, scan: heldAll, memory: &Memory{Time: 5, Driver: []figures.DriverUse{{Used: 512, Total: 4096, All: 4000}}, Moved: true}}
+	target := &madeTarget{pid: 7, scan: heldAll, memory: &Memory{Time: 5, Driver: []figures.DriverUse{{Used: 512, Total: 4096, All: 4000}},
+		Moved: true}}
 	s := &madeSource{start: []Target{target}, hang: true, batches: []madeBatch{
-		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), refused(7, 2*second, 4096, 512), ofThread(8, alloc(7, 3*second, 0x2000, 512, 1024))}},
+		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), refused(7, 2*second, 4096, 512),
+			ofThread(8, alloc(7, 3*second, 0x2000, 512, 1024))}},
 	}}
 	r, n, o := newMade(t, s, func(o *Options) { o.UntilOOM = true })
 	results, err := r.Run(t.Context())
@@ -95,7 +98,8 @@ func TestFailure(t *testing.T) {
 	require.Equal(t, target.memory.Driver, last.Driver)
 	require.NotEmpty(t, held)
 	require.Equal(t, 2*second, held[0].Failed)
-	require.Equal(t, []figures.HeldAt{{Site: "train.py:1", Holder: "main() local x", What: "Tensor", Bytes: 1024, Blocks: 2}}, held[len(held)-1].Held, "what nobody is known to hold is left out")
+	require.Equal(t, []figures.HeldAt{{Site: "train.py:1", Holder: "main() local x", What: "Tensor", Bytes: 1024, Blocks: 2}},
+		held[len(held)-1].Held, "what nobody is known to hold is left out")
 }
 
 // TestManyFailures: of the first requests that failed there are folders, of the last the verdict.
@@ -125,9 +129,11 @@ func TestManyFailures(t *testing.T) {
 func TestFails(t *testing.T) {
 	segment := event.Stack{Frames: []event.Frame{
 		{Kind: event.FrameNative, Func: "cudaMalloc"},
-		{Kind: event.FrameNative, Func: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc", Module: &event.Module{Path: "/x/libc10_cuda.so"}},
+		{Kind: event.FrameNative, Func: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc",
+			Module: &event.Module{Path: "/x/libc10_cuda.so"}},
 	}}
-	own := event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: "cudaMalloc"}, {Kind: event.FramePython, Func: "main", File: "a.py", Line: 3}}}
+	own := event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: "cudaMalloc"},
+		{Kind: event.FramePython, Func: "main", File: "a.py", Line: 3}}}
 	p := begun(t, &madeTarget{pid: 7, stacks: map[event.StackID]*event.Stack{1: &segment, 2: &own}}, nil)
 	for name, tt := range map[string]struct {
 		layer event.Layer
@@ -272,7 +278,8 @@ func TestAsksOnceMore(t *testing.T) {
 	own := func(id event.StackID) *event.Stack {
 		lib := &event.Module{Path: "/app/torch/lib/libtorch_cuda.so"}
 		return &event.Stack{ID: id, Frames: []event.Frame{
-			{Kind: event.FrameNative, Func: "cudaMallocAsync", Module: &event.Module{Path: "/app/libcudart.so"}}, {Kind: event.FrameNative, Func: "malloc", Module: lib},
+			{Kind: event.FrameNative, Func: "cudaMallocAsync", Module: &event.Module{Path: "/app/libcudart.so"}},
+			{Kind: event.FrameNative, Func: "malloc", Module: lib},
 		}}
 	}
 	ask := event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerDevice, PID: 7, TID: 7, Size: 4096, Call: "cudaMallocAsync", Stack: 1}

@@ -37,7 +37,8 @@ func TestRecordingEndsAtOneMoment(t *testing.T) {
 		}}, nil
 	}
 	s := &madeSource{start: []Target{target}, hang: true, clock: 10 * second}
-	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 512, 1024)}, then: func() { close(begun) }}}
+	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 512, 1024)},
+		then: func() { close(begun) }}}
 	r, _, _ := newMade(t, s, nil)
 	go func() {
 		<-begun // an interrupt during the attach records nothing

@@ -237,7 +237,8 @@ func (g *growth) ask(now time.Time) {
 	case g.read.IsZero() && len(all) > 0:
 	case slices.ContainsFunc(all, g.isNew) && since >= unheldAgain:
 		g.tries = 0
-	case slices.ContainsFunc(all, func(f leaks.Finding) bool { return f.Holder == "" }) && since >= min(readAgain, unheldAgain<<min(g.tries, 8)):
+	case slices.ContainsFunc(all, func(f leaks.Finding) bool { return f.Holder == "" }) &&
+		since >= min(readAgain, unheldAgain<<min(g.tries, 8)):
 		g.tries++
 	case slices.ContainsFunc(all, g.grewSince) && since >= readAgain:
 	default:

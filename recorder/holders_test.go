@@ -142,7 +142,8 @@ func TestScansOnRequest(t *testing.T) {
 		}}
 		h := newRecordedHeap(nil)
 		h.take([]event.Event{alloc(7, second, 0x1000, 512, 512)})
-		p := &Process{heap: h, target: target, observer: &noted{}, ctx: t.Context(), start: time.Now(), drained: reconcile.Drained{To: 5 * second}}
+		p := &Process{heap: h, target: target, observer: &noted{}, ctx: t.Context(), start: time.Now(),
+			drained: reconcile.Drained{To: 5 * second}}
 		s := newHolderScans(p, make(chan struct{}, 1), &Options{HoldersOnRequest: true})
 		s.view = func() *view.View { return nil }
 		s.endAt(time.Now().Add(30*time.Second), 30*time.Second)

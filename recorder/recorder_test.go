@@ -117,7 +117,8 @@ func TestNothing(t *testing.T) {
 // TestHitsUnread: where the counters of the probes cannot be read, that is said, and the rest is recorded.
 func TestHitsUnread(t *testing.T) {
 	unread := errors.New("no counters")
-	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}, noHits: unread}
+	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}},
+		noHits: unread}
 	r, n, _ := newMade(t, s, nil)
 	results, err := r.Run(t.Context())
 	require.NoError(t, err)
@@ -287,7 +288,8 @@ func TestLossOfOneProcess(t *testing.T) {
 
 // TestTotalsOfIdleDevices: what was allocated on devices that nothing happened on is in the summary.
 func TestTotalsOfIdleDevices(t *testing.T) {
-	target := &madeTarget{pid: 7, before: []Totals{{Device: 0, Allocated: 512, Reserved: 1 << 20}, {Device: 1, Allocated: 4096, Reserved: 1 << 21}}}
+	target := &madeTarget{pid: 7, before: []Totals{{Device: 0, Allocated: 512, Reserved: 1 << 20},
+		{Device: 1, Allocated: 4096, Reserved: 1 << 21}}}
 	s := &madeSource{start: []Target{target}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 1024)}}}}
 	r, _, _ := newMade(t, s, nil)
 	results, err := r.Run(t.Context())

@@ -37,7 +37,8 @@ func TestDue(t *testing.T) {
 		"no limit, hardly grown, older": {Options{}, 800, 100, 2 * time.Minute, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &Writer{options: tt.options, size: 5000 + tt.grown, base: tt.base, epochs: []epochStart{{0, time.Now()}, {5000, time.Now().Add(-tt.age)}}}
+			w := &Writer{options: tt.options, size: 5000 + tt.grown, base: tt.base,
+				epochs: []epochStart{{0, time.Now()}, {5000, time.Now().Add(-tt.age)}}}
 			w.block.begin()
 			if tt.trims {
 				w.trim = &trim{}

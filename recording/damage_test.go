@@ -293,7 +293,8 @@ func TestDamageComesAlone(t *testing.T) {
 	w, err := Create(path, &Info{}, s.Stack, nil)
 	require.NoError(t, err)
 	require.NoError(t, w.Write(s.Events))
-	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationLost, PID: eventtest.PID, Loss: event.Loss{From: 1, To: 2, Events: 3}}))
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationLost, PID: eventtest.PID,
+		Loss: event.Loss{From: 1, To: 2, Events: 3}}))
 	require.NoError(t, w.Close(&End{}))
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -473,7 +474,8 @@ func FuzzReader(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if err := errors.Join(j.write(w, j.steps(300)), w.Checkpoint([]byte("state"), j.ids), j.write(w, j.steps(30)), w.Close(&End{})); err != nil {
+	if err := errors.Join(j.write(w, j.steps(300)), w.Checkpoint([]byte("state"), j.ids), j.write(w, j.steps(30)),
+		w.Close(&End{})); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(memory.data)

@@ -280,7 +280,8 @@ func (n *names) read(payload []byte) error {
 		least int // bytes of a row
 		read  func(*cursor)
 	}{
-		{1, n.readString}, {5, n.readModule}, {9, n.readFrame}, {2, n.readNode}, {8, n.readID}, {3, n.readStack}, {11, n.readShape}, {1, n.readInlined},
+		{1, n.readString}, {5, n.readModule}, {9, n.readFrame}, {2, n.readNode}, {8, n.readID}, {3, n.readStack}, {11, n.readShape},
+		{1, n.readInlined},
 	} {
 		if len(c.data) == 0 && c.err == nil { // a file of an older minor version has fewer tables
 			return nil

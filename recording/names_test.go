@@ -21,7 +21,8 @@ func written(t *testing.T, frames ...event.Frame) (payload []byte, st *event.Sta
 
 // TestNamesOfOlderVersions: version 1.0 had no table of inlined frames. Its payload is that of now without the table's count.
 func TestNamesOfOlderVersions(t *testing.T) {
-	payload, want := written(t, event.Frame{Kind: event.FrameNative, Func: "f", Addr: 1}, event.Frame{Kind: event.FrameNative, Func: "g", Addr: 2})
+	payload, want := written(t, event.Frame{Kind: event.FrameNative, Func: "f", Addr: 1},
+		event.Frame{Kind: event.FrameNative, Func: "g", Addr: 2})
 	require.Zero(t, payload[len(payload)-1])
 	n := newNames()
 	require.NoError(t, n.read(payload[:len(payload)-1]))

@@ -116,7 +116,8 @@ func (j *job) tame() event.Event {
 
 func (j *job) annotation() event.Annotation {
 	kinds := []event.AnnotationKind{
-		event.AnnotationWatch, event.AnnotationUnwatch, event.AnnotationObserved, event.AnnotationBaseline, event.AnnotationFromStart, event.AnnotationLost,
+		event.AnnotationWatch, event.AnnotationUnwatch, event.AnnotationObserved, event.AnnotationBaseline, event.AnnotationFromStart,
+		event.AnnotationLost,
 		event.AnnotationSteps, event.AnnotationHeld,
 	}
 	m := event.Annotation{Kind: kinds[j.rng.IntN(len(kinds))], PID: uint32(j.any())}
@@ -315,11 +316,13 @@ func TestInfoAndEnd(t *testing.T) {
 	}
 	const unknown = figures.Unknown
 	end := End{
-		Reason: ReasonExited, Duration: 5, Hits: []figures.Hits{{Probe: "p", Hits: 3, Emitted: 1, Quiet: map[string]uint64{"call failed": 1}, Dropped: map[string]uint64{"ring full": 1}}}, StackRecordsLost: 1,
+		Reason: ReasonExited, Duration: 5, Hits: []figures.Hits{{Probe: "p", Hits: 3, Emitted: 1, Quiet: map[string]uint64{"call failed": 1},
+			Dropped: map[string]uint64{"ring full": 1}}}, StackRecordsLost: 1,
 		RawStacks: &figures.RawStacks{Sent: 6, Unwound: 3, Guessed: 2, Partial: 1, OverRate: 4, NoRoom: 5},
 		Checks:    &figures.Checks{Made: 1, Differences: 2, Failed: 3}, Sources: []Source{{"f", 1, "text"}}, Libraries: []string{"/p"},
 		Memory: &Memory{
-			Torch: []figures.TorchMemory{{Reserved: 5, Allocated: 4, Requested: unknown, Pending: unknown, InactiveSplit: 1}}, TorchWhy: "t", DriverWhy: "d", Moved: true, Whole: true,
+			Torch: []figures.TorchMemory{{Reserved: 5, Allocated: 4, Requested: unknown, Pending: unknown, InactiveSplit: 1}}, TorchWhy: "t",
+			DriverWhy: "d", Moved: true, Whole: true,
 			Driver: []figures.DriverUse{{Device: -1, Name: "GPU", UUID: "id", Used: unknown, Why: "why", Total: 1 << 40}},
 		},
 	}

@@ -82,7 +82,8 @@ func writeTar(files []entry, r release, folders bool) ([]byte, error) {
 			}
 			f.path = "./" + f.path
 		}
-		h := tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.data)), ModTime: r.time, Uname: "root", Gname: "root"}
+		h := tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.data)), ModTime: r.time, Uname: "root",
+			Gname: "root"}
 		if err := w.WriteHeader(&h); err != nil {
 			return nil, fmt.Errorf("write %s: %w", f.path, err)
 		}

@@ -93,7 +93,8 @@ func TestArchives(t *testing.T) {
 // TestCommonArchive: ar(1) reads what ar writes, also a file of an odd size.
 func TestCommonArchive(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a.ar")
-	require.NoError(t, os.WriteFile(name, ar(release{time: moment}, []entry{{"odd", 0o644, []byte("abc")}, {"even", 0o644, []byte("de")}}), 0o644))
+	require.NoError(t, os.WriteFile(name, ar(release{time: moment}, []entry{{"odd", 0o644, []byte("abc")}, {"even", 0o644, []byte("de")}}),
+		0o644))
 	out, err := exec.Command("ar", "p", name).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Equal(t, "abcde", string(out))
@@ -128,7 +129,8 @@ func TestOneGlibc(t *testing.T) {
 // TestLinks: on an index of packages a page's own links lead to the repository; others and anchors stay.
 func TestLinks(t *testing.T) {
 	const page = "![page](docs/a.png) [docs](docs/README.md), [here](#cost), [there](https://example.org/x), [part](docs/b.md#c)"
-	require.Equal(t, "![page]("+repository+"/raw/abc/docs/a.png) [docs]("+repository+"/blob/abc/docs/README.md), [here](#cost), [there](https://example.org/x), [part]("+
+	require.Equal(t, "![page]("+repository+"/raw/abc/docs/a.png) [docs]("+repository+"/blob/abc/docs/README.md), [here](#cost), "+
+		"[there](https://example.org/x), [part]("+
 		repository+"/blob/abc/docs/b.md#c)", absoluteLinks(page, "abc"))
 }
 

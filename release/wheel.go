@@ -68,7 +68,8 @@ func packageFiles() ([]entry, error) {
 
 // platformTag says where a wheel can be installed. A static program runs on any Linux that Python supports; Go 1.26 needs macOS 12.
 func platformTag(t target) string {
-	machine := map[string]string{"linux/amd64": "x86_64", "linux/arm64": "aarch64", "darwin/amd64": "x86_64", "darwin/arm64": "arm64"}[t.os+"/"+t.arch]
+	machine := map[string]string{"linux/amd64": "x86_64", "linux/arm64": "aarch64", "darwin/amd64": "x86_64",
+		"darwin/arm64": "arm64"}[t.os+"/"+t.arch]
 	switch {
 	case t.os == "darwin":
 		return "macosx_12_0_" + machine
@@ -86,7 +87,8 @@ func metadata(r release, t target, folder string, shared []entry) []entry {
 			readme = f.data
 		}
 	}
-	about := fmt.Sprintf("Metadata-Version: 2.4\nName: gputrace\nVersion: %s\nSummary: %s\nAuthor: The gputrace authors\nLicense-Expression: %s\n"+
+	about := fmt.Sprintf("Metadata-Version: 2.4\nName: gputrace\nVersion: %s\nSummary: %s\nAuthor: The gputrace "+
+		"authors\nLicense-Expression: %s\n"+
 		"License-File: LICENSE\nLicense-File: GPL-2.0-only.txt\nLicense-File: BSD-2-Clause.txt\n%s"+
 		"Requires-Python: >=3.8\n%s"+
 		"Description-Content-Type: text/markdown\n\n%s", r.python(), summary, license, indexFields(), extraFields(),
@@ -111,7 +113,8 @@ const repository = "https://github.com/gputrace/gputrace"
 func indexFields() string {
 	var b strings.Builder
 	for _, url := range [][2]string{
-		{"Source", repository}, {"Documentation", repository + "/tree/main/docs"}, {"Changelog", repository + "/blob/main/CHANGELOG.md"}, {"Issues", repository + "/issues"},
+		{"Source", repository}, {"Documentation", repository + "/tree/main/docs"}, {"Changelog", repository + "/blob/main/CHANGELOG.md"},
+		{"Issues", repository + "/issues"},
 	} {
 		fmt.Fprintf(&b, "Project-URL: %s, %s\n", url[0], url[1])
 	}
@@ -120,7 +123,8 @@ func indexFields() string {
 		"Development Status :: 4 - Beta", "Environment :: Console", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Pytest",
 		"Intended Audience :: Developers", "Intended Audience :: Science/Research", "Operating System :: POSIX :: Linux",
 		"Operating System :: MacOS", "Programming Language :: Go",
-		"Programming Language :: Python :: 3", "Topic :: Scientific/Engineering :: Artificial Intelligence", "Topic :: Software Development :: Debuggers",
+		"Programming Language :: Python :: 3", "Topic :: Scientific/Engineering :: Artificial Intelligence",
+		"Topic :: Software Development :: Debuggers",
 		"Topic :: System :: Monitoring", "Typing :: Typed",
 	} {
 		fmt.Fprintf(&b, "Classifier: %s\n", c)

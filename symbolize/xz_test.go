@@ -27,7 +27,8 @@ func packed(t testing.TB, b []byte, args ...string) []byte {
 func TestUnxzEqualsXZ(t *testing.T) {
 	text := bytes.Repeat([]byte("a line of text that packs well\n"), 5000)
 	for _, want := range [][]byte{nil, {1}, text} {
-		for _, args := range [][]string{nil, {"-0"}, {"-9"}, {"--check=none"}, {"--check=crc32"}, {"--check=sha256"}, {"--block-size=4096"}, {"-T2"}} {
+		for _, args := range [][]string{nil, {"-0"}, {"-9"}, {"--check=none"}, {"--check=crc32"}, {"--check=sha256"}, {"--block-size=4096"},
+			{"-T2"}} {
 			got, err := unxz(packed(t, want, args...), len(text))
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("xz %v of %d bytes: got %d, error %v", args, len(want), len(got), err)

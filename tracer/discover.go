@@ -54,7 +54,8 @@ func anyLibrary(p *process.Process, maps []process.Mapping) error {
 			}
 		}
 	}
-	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA, len(files))
+	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA,
+		len(files))
 }
 
 // anything is anyLibrary, which also opens the files that have none of the names: any of them can define probes of its own.

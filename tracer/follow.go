@@ -404,7 +404,8 @@ func (tr *Tracer) forked(old *Target, r *bpf.TraceRecordProcess) {
 		tr.ended(old)
 	}
 	t := &Target{
-		tracer: tr, state: stateFollowed, place: kernel.Place{PID: r.Pid, Index: r.Index, Info: tr.kernel.Borrow(r.Index)}, name: nameIn(r), execed: true,
+		tracer: tr, state: stateFollowed, place: kernel.Place{PID: r.Pid, Index: r.Index, Info: tr.kernel.Borrow(r.Index)}, name: nameIn(r),
+		execed: true,
 	}
 	if p := tr.targets[r.Parent]; p != nil {
 		t.execed, t.parent, t.about = p.execed, p.parent, p.about

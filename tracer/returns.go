@@ -15,7 +15,8 @@ import (
 )
 
 // ErrUnsafeReturns means that the functions to trace need return probes, which would end the process.
-var ErrUnsafeReturns = errors.New("return probes would end the process: this kernel puts their system call before the process's seccomp filter")
+var ErrUnsafeReturns = errors.New("return probes would end the process: this kernel puts their system call before the process's " +
+	"seccomp filter")
 
 // guard returns what is known about return probes in a process; nil means every process that has a file mapped or will
 // have, some of which may have a seccomp filter.
@@ -47,6 +48,7 @@ func (tr *Tracer) warnUnsafe(g returnprobe.Guard) {
 		return
 	}
 	tr.saidUnsafe = true
-	tr.warn(fmt.Errorf("the driver's and the runtime's calls are not traced, PyTorch's blocks are: on this kernel a return probe ends a process "+
+	tr.warn(fmt.Errorf("the driver's and the runtime's calls are not traced, PyTorch's blocks are: on this kernel a return probe ends a "+
+		"process "+
 		"that has a seccomp filter (%s); boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", g.Says()))
 }

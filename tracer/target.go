@@ -266,7 +266,8 @@ func (t *Target) publish(force bool) error {
 	t.tracer.warnings = append(t.tracer.warnings, t.code.TakeFailed()...)
 	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {
 		t.crowded = true
-		t.tracer.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, kernel.MaxMappings))
+		t.tracer.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late",
+			n, kernel.MaxMappings))
 	}
 	pid := t.place.PID
 	info := kernel.NewInfo(pid, t.regions, t.python)

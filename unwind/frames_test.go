@@ -32,7 +32,8 @@ func TestCompiledFrames(t *testing.T) {
 
 // TestExpressions checks what readelf's interpretation shows as "exp" against the expressions that it prints raw.
 func TestExpressions(t *testing.T) {
-	const plt = `breg7 \(rsp\): (8); DW_OP_breg16 \(rip\): 0; DW_OP_lit15; DW_OP_and; DW_OP_lit(\d+); DW_OP_ge; DW_OP_lit3; DW_OP_shl; DW_OP_plus\)`
+	const plt = `breg7 \(rsp\): (8); DW_OP_breg16 \(rip\): 0; DW_OP_lit15; DW_OP_and; DW_OP_lit(\d+); DW_OP_ge; DW_OP_lit3; DW_OP_shl; ` +
+		`DW_OP_plus\)`
 	for _, c := range []struct{ flags, raw, want string }{
 		{"-O2", plt, "sp+$1, +8 from byte $2"},
 		{"-O2 -fcf-protection=full -Wl,-z,ibtplt", plt, "sp+$1, +8 from byte $2"},

@@ -89,7 +89,8 @@ var (
 	derefText  = regexp.MustCompile(`^DW_OP_breg[67] \((rsp|rbp)\): (-?\d+); DW_OP_deref$`)
 	addText    = regexp.MustCompile(`^DW_OP_breg[67] \((rsp|rbp)\): (-?\d+)$`)
 	savedText  = regexp.MustCompile(`^c([+-]\d+)$`)
-	pltText    = regexp.MustCompile(`^DW_OP_breg7 \(rsp\): (-?\d+); DW_OP_breg16 \(rip\): 0; DW_OP_lit15; DW_OP_and; DW_OP_lit(\d+); DW_OP_ge; DW_OP_lit(\d+); DW_OP_shl; DW_OP_plus$`)
+	pltText    = regexp.MustCompile(`^DW_OP_breg7 \(rsp\): (-?\d+); DW_OP_breg16 \(rip\): 0; DW_OP_lit15; DW_OP_and; DW_OP_lit(\d+); ` +
+		`DW_OP_ge; DW_OP_lit(\d+); DW_OP_shl; DW_OP_plus$`)
 )
 
 // ruleOfTexts is the rule for the three things that readelf says of a place.

@@ -90,7 +90,8 @@ var rules = []Rule{
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
 	{"autocast", isAutocast, constant("autocast keeps each copy that it casts until its outermost context ends: " +
 		"leave the context after each step")},
-	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use torch.autograd.grad, or set .grad = None")},
+	{"create_graph", hasGradientGraph, constant("backward(create_graph=True) ties each gradient to its tensor in a cycle: use " +
+		"torch.autograd.grad, or set .grad = None")},
 	{"ctx", isContext, says("%s stays because its ctx keeps an output of the function, a cycle: hand tensors to "+
 		"ctx.save_for_backward()", contextAttribute)},
 	{"cycle", isGarbage, sayCycle},
@@ -100,7 +101,8 @@ var rules = []Rule{
 		"cancel() those that nobody needs, or pass no tensor")},
 	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, sayCached},
-	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or error.with_traceback(None)", raised)},
+	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or "+
+		"error.with_traceback(None)", raised)},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
 	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
@@ -116,12 +118,16 @@ var rules = []Rule{
 	{"inference", func(e *Evidence) bool { return e.Inference && isChain(e) }, sayInference},
 	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
-	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes }, constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
-	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, enter it on this thread")},
-	{"forward", func(e *Evidence) bool { return e.Calls && (!Named(e.Holder) || holdsGraph(e.Holder) || e.Nodes) }, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
+	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes },
+		constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
+	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, " +
+		"enter it on this thread")},
+	{"forward", func(e *Evidence) bool { return e.Calls && (!Named(e.Holder) || holdsGraph(e.Holder) || e.Nodes) },
+		constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
 	{"slice", isSlice, says("%s keeps slices, and each keeps the whole tensor that it is a part of: keep .clone() of the slice", variable)},
 	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
-	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()")},
+	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or " +
+		".item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
 	{"threads", isThreads, sayThreads},
 	{"weak", func(e *Evidence) bool { return e.torch() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+

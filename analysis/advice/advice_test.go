@@ -350,8 +350,10 @@ func TestSentences(t *testing.T) {
 		"set .grad = None after each step"
 	for holder, want := range map[string]string{
 		"total.grad_fn …": "total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()",
-		"train.py:36 train() local history[0..10]['val'].grad_fn …": "each tensor in history keeps the graph of its step: keep .item() or .detach() of it",
-		"self.callback.log[3 keys]['a b'].grad_fn …":                "each tensor in self.callback.log keeps the graph of its step: keep .item() or .detach() of it",
+		"train.py:36 train() local history[0..10]['val'].grad_fn …": "each tensor in history keeps the graph of its step: keep .item() or " +
+			".detach() of it",
+		"self.callback.log[3 keys]['a b'].grad_fn …": "each tensor in self.callback.log keeps the graph of its step: keep .item() or " +
+			".detach() of it",
 
 		"scale.grad.grad_fn …":             gradients,
 		"net.weights[0..9].grad.grad_fn …": gradients,

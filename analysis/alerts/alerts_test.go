@@ -23,7 +23,8 @@ func TestParse(t *testing.T) {
 		want.Text = text
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", "use", "use>", "use>x", "use>101%", "use>NaN%", "use>-1%", "growth>5%", "allocation>10%", "fragmentation>1GiB", "peak>1", "use>-1", "use>NaNKiB"} {
+	for _, text := range []string{"", "use", "use>", "use>x", "use>101%", "use>NaN%", "use>-1%", "growth>5%", "allocation>10%",
+		"fragmentation>1GiB", "peak>1", "use>-1", "use>NaNKiB"} {
 		_, err := alerts.Parse(text)
 		require.Error(t, err, text)
 	}

@@ -21,7 +21,8 @@ func TestHistoryLimit(t *testing.T) {
 	entry := func(kind HistoryKind, time uint64) HistoryEvent {
 		return HistoryEvent{Kind: kind, Time: time, Addr: time << 10, Size: 512}
 	}
-	all := []HistoryEvent{entry(HistoryAlloc, 1), entry(HistoryFree, 2), entry(HistoryAlloc, 3), entry(HistoryFree, 4), entry(HistoryOutOfMemory, 5)}
+	all := []HistoryEvent{entry(HistoryAlloc, 1), entry(HistoryFree, 2), entry(HistoryAlloc, 3), entry(HistoryFree, 4),
+		entry(HistoryOutOfMemory, 5)}
 	for n, want := range map[int]struct {
 		first   int // of all
 		dropped uint64
@@ -108,7 +109,8 @@ func TestUsedExtents(t *testing.T) {
 		return HistoryEvent{Kind: kind, Addr: addr, Size: size}
 	}
 	c := &history{entries: []HistoryEvent{
-		block(HistoryAlloc, 300, 10), block(HistoryFree, 100, 50), block(HistoryAlloc, 120, 10), block(HistoryAlloc, 150, 20), block(HistoryAlloc, 171, 9),
+		block(HistoryAlloc, 300, 10), block(HistoryFree, 100, 50), block(HistoryAlloc, 120, 10), block(HistoryAlloc, 150, 20),
+		block(HistoryAlloc, 171, 9),
 		block(HistorySegmentAlloc, 900, 10),
 	}}
 	at := &Layout{Segments: []LayoutSegment{{Segment: heap.Segment{Addr: 305, Size: 20}}}}
@@ -124,10 +126,13 @@ func TestHistoryEvents(t *testing.T) {
 		in   event.Event
 		want *HistoryEvent
 	}{
-		{"refused", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Addr: 5, Size: 6}, &HistoryEvent{Kind: HistoryOutOfMemory, Size: 6}},
+		{"refused", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Addr: 5, Size: 6},
+			&HistoryEvent{Kind: HistoryOutOfMemory, Size: 6}},
 		{"refused by the driver", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerDevice, Addr: 5, Size: 6}, nil},
-		{"mapped", event.Event{Kind: event.KindMap, Layer: event.LayerDevice, Addr: 5, Size: 6}, &HistoryEvent{Kind: HistorySegmentMap, Addr: 5, Size: 6}},
-		{"unmapped", event.Event{Kind: event.KindUnmap, Layer: event.LayerDevice, Addr: 5, Size: 6}, &HistoryEvent{Kind: HistorySegmentUnmap, Addr: 5, Size: 6}},
+		{"mapped", event.Event{Kind: event.KindMap, Layer: event.LayerDevice, Addr: 5, Size: 6},
+			&HistoryEvent{Kind: HistorySegmentMap, Addr: 5, Size: 6}},
+		{"unmapped", event.Event{Kind: event.KindUnmap, Layer: event.LayerDevice, Addr: 5, Size: 6},
+			&HistoryEvent{Kind: HistorySegmentUnmap, Addr: 5, Size: 6}},
 		{"of unknown size", event.Event{Kind: event.KindMap, Layer: event.LayerDevice, Addr: 5, Size: event.Unknown}, nil},
 		{"of another layer", event.Event{Kind: event.KindMap, Layer: event.LayerHost, Addr: 5, Size: 6}, nil},
 		{"an allocation, which has a block", event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: 5, Size: 6}, nil},
@@ -151,7 +156,8 @@ func TestHistoryOfBlocks(t *testing.T) {
 		5: eventtest.Stack("libcudart.so!cudaMalloc libfoo.so!foo"), 6: eventtest.Stack(ownSegment),
 	}}, nil)
 	require.NoError(t, err)
-	device := heap.Block{PID: 7, Layer: event.LayerDevice, Object: event.ObjectMemory, Addr: 100, Size: 10, Stack: 5, Time: 2, Requested: event.Unknown}
+	device := heap.Block{PID: 7, Layer: event.LayerDevice, Object: event.ObjectMemory, Addr: 100, Size: 10, Stack: 5, Time: 2,
+		Requested: event.Unknown}
 	with := func(change func(*heap.Block)) *heap.Block {
 		b := device
 		change(&b)
@@ -194,11 +200,12 @@ func TestHistoryOfBlocks(t *testing.T) {
 		from, to *heap.Block
 		want     int
 	}{
-		"it turns out to be a segment":      {&device, segment, 1},
-		"it was known to be one":            {segment, segment, 0},
-		"its size is not known":             {&device, with(func(b *heap.Block) { b.Segment, b.Size = true, event.Unknown }), 0},
-		"pages are not in it as a whole":    {&device, with(func(b *heap.Block) { b.Segment, b.Object = true, event.ObjectPhysical }), 0},
-		"a block of the allocator is moved": {with(func(b *heap.Block) { b.Layer = event.LayerTorch }), with(func(b *heap.Block) { b.Layer = event.LayerTorch }), 0},
+		"it turns out to be a segment":   {&device, segment, 1},
+		"it was known to be one":         {segment, segment, 0},
+		"its size is not known":          {&device, with(func(b *heap.Block) { b.Segment, b.Size = true, event.Unknown }), 0},
+		"pages are not in it as a whole": {&device, with(func(b *heap.Block) { b.Segment, b.Object = true, event.ObjectPhysical }), 0},
+		"a block of the allocator is moved": {with(func(b *heap.Block) { b.Layer = event.LayerTorch }),
+			with(func(b *heap.Block) { b.Layer = event.LayerTorch }), 0},
 	} {
 		l := &layouter{trace: trace, live: map[allocatorID]*history{}}
 		l.moved(c.from, c.to)
@@ -206,7 +213,8 @@ func TestHistoryOfBlocks(t *testing.T) {
 			require.Empty(t, l.live, what)
 			continue
 		}
-		require.Equal(t, []HistoryEvent{{Kind: HistorySegmentAlloc, Time: 2, Addr: 100, Size: 10, Requested: event.Unknown, Stack: 5}}, l.live[allocatorID{7, event.Device{}}].entries)
+		require.Equal(t, []HistoryEvent{{Kind: HistorySegmentAlloc, Time: 2, Addr: 100, Size: 10, Requested: event.Unknown, Stack: 5}},
+			l.live[allocatorID{7, event.Device{}}].entries)
 	}
 }
 
@@ -238,7 +246,8 @@ func TestPlacedBlocks(t *testing.T) {
 	}
 	var empty Layout
 	empty.place([]heap.Segment{segment}, nil)
-	require.Equal(t, []LayoutSegment{{Segment: segment, Stream: event.Unknown, Blocks: []LayoutBlock{{Addr: 1000, Size: 100}}}}, empty.Segments)
+	require.Equal(t, []LayoutSegment{{Segment: segment, Stream: event.Unknown, Blocks: []LayoutBlock{{Addr: 1000, Size: 100}}}},
+		empty.Segments)
 }
 
 // TestUnplaced: what the allocator counts and no block shows is a figure of its own, and 0 when its total is not known.
@@ -250,7 +259,8 @@ func TestUnplaced(t *testing.T) {
 	require.EqualValues(t, 5, l.Time)
 	device := func(addr, size uint64, stack event.StackID) event.Event {
 		return event.Event{
-			Kind: event.KindAlloc, Layer: event.LayerDevice, PID: 7, Time: 1, Addr: addr, Size: size, Stack: stack, Allocated: event.Unknown, Reserved: event.Unknown,
+			Kind: event.KindAlloc, Layer: event.LayerDevice, PID: 7, Time: 1, Addr: addr, Size: size, Stack: stack, Allocated: event.Unknown,
+			Reserved:  event.Unknown,
 			Requested: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 		}
 	}

@@ -187,8 +187,9 @@ func TestLayoutHistory(t *testing.T) {
 	s := &eventtest.Stream{}
 	add := func(kind event.Kind, layer event.Layer, object event.Object, addr, size, allocated, handle uint64) {
 		s.Events = append(s.Events, event.Event{
-			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: kind, Layer: layer, Object: object, Device: event.Device{Type: event.DeviceCUDA},
-			Addr: addr, Size: size, Allocated: allocated, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown,
+			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: kind, Layer: layer, Object: object,
+			Device: event.Device{Type: event.DeviceCUDA},
+			Addr:   addr, Size: size, Allocated: allocated, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown,
 			Handle: handle, Context: event.Unknown,
 		})
 	}
@@ -241,8 +242,10 @@ func TestMadeUpSegments(t *testing.T) {
 	s := &eventtest.Stream{}
 	add := func(layer event.Layer, addr, size, stream uint64) {
 		e := event.Event{
-			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: layer, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr,
-			Size: size, Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: stream, Handle: event.Unknown, Context: event.Unknown,
+			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: layer,
+			Device: event.Device{Type: event.DeviceCUDA}, Addr: addr,
+			Size: size, Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: stream, Handle: event.Unknown,
+			Context: event.Unknown,
 		}
 		s.Events = append(s.Events, e)
 	}
@@ -272,7 +275,8 @@ func TestMadeUpSegments(t *testing.T) {
 		got = append(got, segment{g.Addr, g.Size, g.Stream, g.MadeUp})
 	}
 	require.Equal(t, []segment{
-		{known - 1024, 1024, 5, true}, {known, 4096, 9, false}, {known + 4096, 1024, 9, true}, {known + 5120, 512, 3, true}, {known + 8192, 512, 3, true},
+		{known - 1024, 1024, 5, true}, {known, 4096, 9, false}, {known + 4096, 1024, 9, true}, {known + 5120, 512, 3, true},
+		{known + 8192, 512, 3, true},
 	}, got)
 	require.EqualValues(t, 6*512, layouts[0].MadeUp.Bytes)
 	require.EqualValues(t, 9*512, layouts[0].Allocated)

@@ -32,5 +32,6 @@ func (m *Memory) add(n *Memory) {
 	m.Pending, m.InactiveSplit, m.Free = m.Pending+n.Pending, m.InactiveSplit+n.InactiveSplit, m.Free+n.Free
 	m.LargestInactiveSplit = max(m.LargestInactiveSplit, n.LargestInactiveSplit)
 	m.SegmentCount, m.FreeSegmentCount = m.SegmentCount+n.SegmentCount, m.FreeSegmentCount+n.FreeSegmentCount
-	m.AllocatedCount, m.PendingCount, m.InactiveSplitCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount, m.InactiveSplitCount+n.InactiveSplitCount
+	m.AllocatedCount, m.PendingCount, m.InactiveSplitCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount,
+		m.InactiveSplitCount+n.InactiveSplitCount
 }

@@ -150,7 +150,8 @@ func segmentMemory(s *inspect.Segment) (m Memory, changing uint64) {
 		case inspect.StateChanging:
 			changing += b.Size
 		default:
-			m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = m.InactiveSplit+b.Size, m.InactiveSplitCount+1, max(m.LargestInactiveSplit, b.Size)
+			m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = m.InactiveSplit+b.Size, m.InactiveSplitCount+1,
+				max(m.LargestInactiveSplit, b.Size)
 		}
 	}
 	if m.AllocatedCount+m.PendingCount == 0 && changing == 0 {

@@ -110,7 +110,8 @@ func TestMostFree(t *testing.T) {
 		}
 		return out, all
 	}
-	for n, want := range [][]uint64{nil, {0x4000000}, {0x4000000, 0x1000000}, {0x4000000, 0x1000000, 0x9000000}, {0x4000000, 0x1000000, 0x9000000, 0x8000000}} {
+	for n, want := range [][]uint64{nil, {0x4000000}, {0x4000000, 0x1000000}, {0x4000000, 0x1000000, 0x9000000},
+		{0x4000000, 0x1000000, 0x9000000, 0x8000000}} {
 		got, all := addresses(n)
 		require.Equal(t, want, got)
 		require.Equal(t, 4, all)
@@ -159,7 +160,8 @@ func TestStateThatChanges(t *testing.T) {
 	require.True(t, Changing(&d.Segments[0].Blocks[1]))
 	require.False(t, Changing(&d.Segments[0].Blocks[0]))
 	require.Equal(t, []figures.TorchMemory{{
-		Reserved: 40 * mib, Allocated: 9 * mib, Requested: figures.Unknown, Pending: 2 * mib, InactiveSplit: 9 * mib, Free: 20 * mib, Largest: 20 * mib,
+		Reserved: 40 * mib, Allocated: 9 * mib, Requested: figures.Unknown, Pending: 2 * mib, InactiveSplit: 9 * mib, Free: 20 * mib,
+		Largest: 20 * mib,
 	}}, b.Torch())
 
 	m.Devices[0].Changing = nil

@@ -22,7 +22,8 @@ func TestRowsAddUp(t *testing.T) {
 		s := eventtest.Random(seed, 2000)
 		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
-		for name, read := range map[string]map[string]string{"nothing was read": nil, "a line was": {"train.py:30 f3.<locals>.g;0": "kept[0..9]"}} {
+		for name, read := range map[string]map[string]string{"nothing was read": nil,
+			"a line was": {"train.py:30 f3.<locals>.g;0": "kept[0..9]"}} {
 			a := New(&Input{View: trace.End(), Now: trace.End(), Read: read})
 			var sum int64
 			for _, r := range a.Rows {
@@ -41,7 +42,8 @@ func TestRowsAddUp(t *testing.T) {
 
 // TestGrowingRows: what a finding is of is in its row, also what is newer than the reading of holders; what another variable holds is not.
 func TestGrowingRows(t *testing.T) {
-	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Stacks: []event.StackID{7}, Bytes: 1000, First: 2, Last: 9}
+	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Stacks: []event.StackID{7},
+		Bytes: 1000, First: 2, Last: 9}
 	in := &Input{
 		View: view.New(&heap.Snapshot{}, nil, nil), Now: view.New(&heap.Snapshot{}, nil, nil),
 		Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{f}, Steps: leaks.Steps{Period: 5e8}},
@@ -49,7 +51,8 @@ func TestGrowingRows(t *testing.T) {
 	}
 	g := newGrouping(in)
 	for _, e := range []view.Row{
-		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 8, Holder: view.NoHolder, Bytes: 7000, Blocks: 1}, // the same line, by another way
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 8, Holder: view.NoHolder, Bytes: 7000,
+			Blocks: 1}, // the same line, by another way
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: "kept[0..4]", Bytes: 500, Blocks: 5},
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: "other", Bytes: 50, Blocks: 1},
@@ -183,11 +186,13 @@ func TestTotals(t *testing.T) {
 	require.EqualValues(t, event.Unknown, none.Reserved)
 	require.Zero(t, none.PeakTime)
 
-	a := of(heap.Account{Reserved: 10, Peak: 5, PeakTime: 3}, heap.Account{Reserved: 20, Peak: 9, PeakTime: 4}, heap.Account{Reserved: 30, Peak: 7, PeakTime: 8})
+	a := of(heap.Account{Reserved: 10, Peak: 5, PeakTime: 3}, heap.Account{Reserved: 20, Peak: 9, PeakTime: 4},
+		heap.Account{Reserved: 30, Peak: 7, PeakTime: 8})
 	require.True(t, a.Torch)
 	require.EqualValues(t, 60, a.Reserved)
 	require.EqualValues(t, 4, a.PeakTime)
-	require.EqualValues(t, 3, of(heap.Account{Peak: 5, PeakTime: 3}, heap.Account{Peak: 5, PeakTime: 4}).PeakTime, "of two equal ones the first")
+	require.EqualValues(t, 3, of(heap.Account{Peak: 5, PeakTime: 3}, heap.Account{Peak: 5, PeakTime: 4}).PeakTime,
+		"of two equal ones the first")
 
 	for _, accounts := range [][]heap.Account{{{Reserved: event.Unknown}, {Reserved: 20}}, {{Reserved: 20}, {Reserved: event.Unknown}}} {
 		require.EqualValues(t, event.Unknown, of(accounts...).Reserved)

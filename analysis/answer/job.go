@@ -95,7 +95,8 @@ func NewJob(all []Process) *Job {
 		out.Groups = append(out.Groups, Group{ranks.Which(at, ids), at, worst(all, at)})
 	}
 	sorts.Func(out.Groups, func(x, y Group) int {
-		return cmp.Or(cmp.Compare(severityOf(x.Answer), severityOf(y.Answer)), cmp.Compare(y.Answer.Rate, x.Answer.Rate), cmp.Compare(x.Processes[0], y.Processes[0]))
+		return cmp.Or(cmp.Compare(severityOf(x.Answer), severityOf(y.Answer)), cmp.Compare(y.Answer.Rate, x.Answer.Rate),
+			cmp.Compare(x.Processes[0], y.Processes[0]))
 	})
 	out.All = together(all, ids)
 	if len(out.Groups) > 0 {
@@ -223,7 +224,8 @@ func (a *Answer) addDriver(d *figures.DriverUse) {
 // order selects the rows that are shown, as for a single process, and adds up the others by purpose.
 func (a *Answer) order() {
 	sorts.Func(a.Rows, func(x, y Row) int {
-		return cmp.Or(compareGrowth(x.Finding, y.Finding), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder), cmp.Compare(x.place(), y.place()),
+		return cmp.Or(compareGrowth(x.Finding, y.Finding), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder),
+			cmp.Compare(x.place(), y.place()),
 			cmp.Compare(x.Which, y.Which))
 	})
 	a.parts = a.Rows

@@ -34,7 +34,8 @@ func rowsOf(in *Input, entries ...view.Row) (rows []Row, rest []Sum, total int64
 
 // entry is an entry of a line of a.py without a holder.
 func entry(line int, bytes int64) view.Row {
-	return view.Row{Name: fmt.Sprintf("a.py:%d", line), File: "/a.py", Line: line, Layer: "torch", Holder: view.NoHolder, Bytes: bytes, Blocks: 1}
+	return view.Row{Name: fmt.Sprintf("a.py:%d", line), File: "/a.py", Line: line, Layer: "torch", Holder: view.NoHolder, Bytes: bytes,
+		Blocks: 1}
 }
 
 // TestGrowth: the rates of the devices' findings add up, the device that is full first is named with what it has
@@ -138,7 +139,8 @@ func TestGrowingRowsAreFirst(t *testing.T) {
 	for i := range 5 {
 		line := i + 1
 		report.Findings = append(report.Findings, leaks.Finding{
-			Layer: event.LayerTorch, File: "/a.py", Line: line, Function: "f", Stacks: []event.StackID{event.StackID(line)}, Bytes: float64(10 * line), First: 1, Last: 9,
+			Layer: event.LayerTorch, File: "/a.py", Line: line, Function: "f", Stacks: []event.StackID{event.StackID(line)},
+			Bytes: float64(10 * line), First: 1, Last: 9,
 		})
 		e := entry(line, int64(100-line))
 		e.StackID = event.StackID(line)
@@ -163,7 +165,8 @@ func TestFindingsOfOneHolder(t *testing.T) {
 	var entries []view.Row
 	for i, bytes := range []float64{3, 7, 7} {
 		id := event.StackID(i + 1)
-		report.Findings = append(report.Findings, leaks.Finding{Layer: event.LayerTorch, Holder: "kept", Stacks: []event.StackID{id}, Bytes: bytes})
+		report.Findings = append(report.Findings, leaks.Finding{Layer: event.LayerTorch, Holder: "kept", Stacks: []event.StackID{id},
+			Bytes: bytes})
 		e := entry(i+1, 10)
 		e.StackID = id
 		entries = append(entries, e)
@@ -264,9 +267,11 @@ func TestRowOf(t *testing.T) {
 	optimizer := func(e view.Row) view.Row { return of(e, phases.OptimizerState) }
 	rows, rest, _ := rowsOf(&Input{Read: map[string]string{"a.py:8": "cache", "a.py:9 g": "other"}},
 		held(entry(1, 300), "model"), held(of(entry(2, 30), phases.Activations), "model"), // one holder, for several things
-		optimizer(held(entry(3, 200), "opt.a")), optimizer(held(entry(4, 201), "opt.b")), optimizer(held(entry(5, 900), view.HolderFreed)), optimizer(entry(5, 901)),
+		optimizer(held(entry(3, 200), "opt.a")), optimizer(held(entry(4, 201), "opt.b")), optimizer(held(entry(5, 900), view.HolderFreed)),
+		optimizer(entry(5, 901)),
 		entry(8, 700), // as was read before
-		held(entry(9, 600), view.HolderFreed), entry(9, 60), of(entry(9, 6), phases.Activations), view.Row{Name: "a.py:9", Func: "g", Holder: view.NoHolder, Bytes: 2},
+		held(entry(9, 600), view.HolderFreed), entry(9, 60), of(entry(9, 6), phases.Activations),
+		view.Row{Name: "a.py:9", Func: "g", Holder: view.NoHolder, Bytes: 2},
 	)
 	require.Len(t, rows, 4)
 	require.Equal(t, []int64{2202, 700, 660, 330}, []int64{rows[0].Bytes, rows[1].Bytes, rows[2].Bytes, rows[3].Bytes})
@@ -286,11 +291,13 @@ func TestPurpose(t *testing.T) {
 		"optimizer state": {Row: Row{Category: phases.OptimizerState}, members: []view.Row{{Layer: "device"}}},
 		"outside PyTorch": {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "device", Name: "[before attach]"}}},
 		"before attach":   {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[before attach]"}}},
-		"other":           {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[x] a.py:3", File: "a.py"}, {Layer: "device"}}},
+		"other": {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[x] a.py:3", File: "a.py"},
+			{Layer: "device"}}},
 	} {
 		require.Equal(t, want, (&grouping{in: &Input{}}).purpose(&m))
 	}
-	require.Equal(t, "other", (&grouping{in: &Input{}}).purpose(&group{Row: Row{Category: phases.NoCategory}, members: []view.Row{{Name: "libfoo.so!foo"}}}))
+	require.Equal(t, "other", (&grouping{in: &Input{}}).purpose(&group{Row: Row{Category: phases.NoCategory},
+		members: []view.Row{{Name: "libfoo.so!foo"}}}))
 }
 
 // TestLinesOfRow: what a line calls is shown where it has more than three tenths of all memory; of what grows one call is, and what was
@@ -360,7 +367,8 @@ func TestUnreadIsNotSteady(t *testing.T) {
 	_, rest, _ := rowsOf(&Input{Leaks: &leaks.Report{}}, entry(1, 9500), old)
 	require.Equal(t, []Sum{{"before attach", 300}}, rest, "nothing grows")
 
-	report := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]"}}}
+	report := &leaks.Report{Verdict: leaks.Growing,
+		Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]"}}}
 	grows, older, other := entry(1, 100), entry(0, 50), entry(2, 10)
 	grows.StackID, other.StackID = 1, 1
 	older.Name, older.File, older.Holder = stacks.BeforeAttach, "", "kept[0..9]"
@@ -375,7 +383,9 @@ func TestUnreadIsNotSteady(t *testing.T) {
 
 // TestGrowingLineIsNotSteady: what something else holds of a line that grows belongs to what grows, as far as the line has grown.
 func TestGrowingLineIsNotSteady(t *testing.T) {
-	report := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]", Grown: 150}}}
+	report := &leaks.Report{Verdict: leaks.Growing,
+		Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]",
+			Grown: 150}}}
 	grows, graph, step := entry(1, 100), entry(1, 50), entry(1, 10)
 	grows.Holder, graph.Holder, step.Holder = "kept[0..9]", "C++ ReluBackward0", "output"
 	for i, e := range []*view.Row{&grows, &graph, &step} {
@@ -432,7 +442,8 @@ func TestGarbage(t *testing.T) {
 func TestGarbageOfLine(t *testing.T) {
 	const mib = 1 << 20
 	line := figures.GarbageLine{Site: "a.py:1", Holder: "garbage Linear.*", Bytes: 20 * mib, Kept: 4 * mib}
-	read := &figures.Garbage{Time: 5, Bytes: 20 * mib, Total: 24 * mib, Holder: "garbage Linear.*", Cycle: "Linear.hook", Lines: []figures.GarbageLine{line}}
+	read := &figures.Garbage{Time: 5, Bytes: 20 * mib, Total: 24 * mib, Holder: "garbage Linear.*", Cycle: "Linear.hook",
+		Lines: []figures.GarbageLine{line}}
 	newer, freed, held, older := entry(1, 30*mib), entry(1, 10*mib), entry(1, 3*mib), entry(1, 20*mib)
 	newer.Blocks, newer.Category, freed.Category, held.Category = 30, "parameters", "gradients", "parameters"
 	freed.Holder, held.Holder, older.Holder = view.HolderFreed, "net", "garbage Linear.*"
@@ -468,7 +479,8 @@ func TestGarbageOfLine(t *testing.T) {
 	mostly.Lines = []figures.GarbageLine{line}
 	_, rows = answerOf(&Input{Garbage: &mostly}, newer, other)
 	require.Empty(t, rows[0].Holder, "others hold most of the line")
-	in := &Input{Garbage: read, Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, Stacks: []event.StackID{1}, Holder: "seen"}}}}
+	in := &Input{Garbage: read, Leaks: &leaks.Report{Verdict: leaks.Growing,
+		Findings: []leaks.Finding{{Layer: event.LayerTorch, Stacks: []event.StackID{1}, Holder: "seen"}}}}
 	newer.StackID = 1
 	_, rows = answerOf(in, newer, other)
 	require.Equal(t, "seen", rows[0].Holder, "what grows is no garbage")
@@ -489,7 +501,8 @@ func TestGarbageReadings(t *testing.T) {
 	}
 	reading(1, row("a.py:1", "net", 8))
 	require.Nil(t, g.Figures())
-	reading(2, row("a.py:1", "garbage Net.*", 30), row("a.py:1", "net", 4), row("a.py:2", view.NoHolder, 50), row("a.py:3", "garbage Other", 3))
+	reading(2, row("a.py:1", "garbage Net.*", 30), row("a.py:1", "net", 4), row("a.py:2", view.NoHolder, 50),
+		row("a.py:3", "garbage Other", 3))
 	reading(3, row("a.py:1", "garbage Net.*", 20), row("a.py:2", "garbage Other", 1))
 	require.Equal(t, &figures.Garbage{
 		Time: 2, Bytes: 33, Holder: "garbage Net.*", Cycle: "Net.a", Lines: []figures.GarbageLine{

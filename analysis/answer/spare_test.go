@@ -131,6 +131,7 @@ func TestRetried(t *testing.T) {
 	require.Zero(t, got.Slower, "they were no longer than others")
 	got = retried(&SpareInput{Recovered: 2, Times: []uint64{inStep(3), inStep(5)}, Steps: table})
 	require.Equal(t, &Retried{Count: 2, Steps: 2}, got, "too few to compare")
-	require.Equal(t, &Retried{Count: 5000}, retried(&SpareInput{Recovered: 5000, Times: []uint64{inStep(3)}, Steps: table}), "not all are known")
+	require.Equal(t, &Retried{Count: 5000}, retried(&SpareInput{Recovered: 5000, Times: []uint64{inStep(3)}, Steps: table}),
+		"not all are known")
 	require.Equal(t, &Retried{Count: 1}, retried(&SpareInput{Recovered: 1, Times: []uint64{5}, Steps: table}), "before the first step")
 }

@@ -83,7 +83,8 @@ func TestJoin(t *testing.T) {
 	} {
 		require.Equal(t, c.want, s.node(c.number, c.class), name)
 	}
-	require.Equal(t, "at::empty", s.backward(event.Autograd{Node: 10, NodeThread: 2, Class: "AddmmBackward0"}, "a.so!at::empty"), "of another thread")
+	require.Equal(t, "at::empty", s.backward(event.Autograd{Node: 10, NodeThread: 2, Class: "AddmmBackward0"}, "a.so!at::empty"),
+		"of another thread")
 	require.Equal(t, Counts{Certain: 3, Between: 2, Unknown: 3, NoNode: 1}, s.Counts())
 }
 
@@ -91,7 +92,8 @@ func TestJoin(t *testing.T) {
 func TestNodeOfStack(t *testing.T) {
 	s := newScene(100)
 	s.forward(11, "addmm", "/home/a/net.py:1:f")
-	require.Equal(t, "[backward of] net.py:1 f", s.backward(event.Autograd{Node: 10, NodeThread: 1}, "a.so!at::empty a.so!torch::autograd::generated::AddmmBackward0::apply"))
+	require.Equal(t, "[backward of] net.py:1 f", s.backward(event.Autograd{Node: 10, NodeThread: 1},
+		"a.so!at::empty a.so!torch::autograd::generated::AddmmBackward0::apply"))
 }
 
 // TestSameLine: a node between two allocations of a line is of that line only when the second is further in the same call: a loop
@@ -139,8 +141,10 @@ func TestOwnBackward(t *testing.T) {
 	s.known[1] = eventtest.Stack("a.so!at::_ops::mul::call a.so!THPFunction_apply /home/a/net.py:5:f " + main)
 	s.Join([]event.Event{{Stack: 1, Autograd: event.Autograd{Thread: 1, Next: 11}}})
 	in := event.Autograd{Node: 10, NodeThread: 1, Class: "PyNode"}
-	require.Equal(t, "net.py:30 Mine.backward", s.backward(in, "a.so!at::empty /home/a/net.py:30:Mine.backward a.so!torch::autograd::PyNode::apply"))
-	require.Equal(t, "[backward of] net.py:5 f", s.backward(in, "a.so!at::empty /v/lib/python3.11/site-packages/x.py:3:g a.so!torch::autograd::PyNode::apply"))
+	require.Equal(t, "net.py:30 Mine.backward", s.backward(in,
+		"a.so!at::empty /home/a/net.py:30:Mine.backward a.so!torch::autograd::PyNode::apply"))
+	require.Equal(t, "[backward of] net.py:5 f", s.backward(in,
+		"a.so!at::empty /v/lib/python3.11/site-packages/x.py:3:g a.so!torch::autograd::PyNode::apply"))
 }
 
 // TestSecondDerivative: a node that was made in the backward pass is of the line of forward that this follows.
@@ -191,9 +195,11 @@ func TestFailedRequest(t *testing.T) {
 	s.forward(10, "rand", "/home/a/net.py:1:Net.forward")
 	s.forward(12, "mul_Tensor", "/home/a/net.py:2:Net.forward")
 	s.Join([]event.Event{{
-		Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::_ops::mul_Tensor::call /home/a/net.py:3:Net.forward " + main), Autograd: event.Autograd{Thread: 1, Next: 12},
+		Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::_ops::mul_Tensor::call /home/a/net.py:3:Net.forward " + main),
+		Autograd: event.Autograd{Thread: 1, Next: 12},
 	}})
-	failed := event.Event{Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::empty" + engine), Autograd: event.Autograd{Node: 11, NodeThread: 1, Class: "MulBackward0", Running: true}}
+	failed := event.Event{Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::empty" + engine),
+		Autograd: event.Autograd{Node: 11, NodeThread: 1, Class: "MulBackward0", Running: true}}
 	events := []event.Event{failed}
 	s.Join(events)
 	st := s.Stack(events[0].Stack)
@@ -204,13 +210,15 @@ func TestFailedRequest(t *testing.T) {
 // TestCaller: a gradient that is added up is named by the line that called the backward pass, as long as that call goes on.
 func TestCaller(t *testing.T) {
 	const autograd = "a.so!ones_like /v/lib/python3.11/site-packages/torch/autograd/__init__.py:233:_make_grads " +
-		"/v/lib/python3.11/site-packages/torch/autograd/__init__.py:388:backward /v/lib/python3.11/site-packages/torch/_tensor.py:623:Tensor.backward "
+		"/v/lib/python3.11/site-packages/torch/autograd/__init__.py:388:backward " +
+		"/v/lib/python3.11/site-packages/torch/_tensor.py:623:Tensor.backward "
 	s := newScene(100)
 	main := func(tid uint32, text string) {
 		s.Join([]event.Event{{TID: tid, Layer: event.LayerTorch, Stack: s.id(text), Autograd: event.Autograd{Thread: tid, Next: 1}}})
 	}
 	gradient := func() string {
-		return s.backward(event.Autograd{Node: event.Unknown, Class: "AccumulateGrad"}, "a.so!at::empty a.so!torch::autograd::AccumulateGrad::apply")
+		return s.backward(event.Autograd{Node: event.Unknown, Class: "AccumulateGrad"},
+			"a.so!at::empty a.so!torch::autograd::AccumulateGrad::apply")
 	}
 	const nobody = "torch::autograd::AccumulateGrad::apply"
 	require.Equal(t, nobody, gradient(), "no call was seen")

@@ -152,11 +152,14 @@ func TestBalanceByTotals(t *testing.T) {
 		why     string // of the allocator state
 		want    Torch
 	}{
-		{"all live blocks known", heap.Account{Allocated: 60, Reserved: 100, Live: heap.Count{Objects: 3, RequestedObjects: 3, Requested: 50}}, "ended",
+		{"all live blocks known", heap.Account{Allocated: 60, Reserved: 100, Live: heap.Count{Objects: 3, RequestedObjects: 3, Requested: 50}},
+			"ended",
 			Torch{100, 60, 50, unknown, unknown, unknown}},
-		{"some from before", heap.Account{Allocated: 60, Reserved: 100, Before: 10, Live: heap.Count{Objects: 3, RequestedObjects: 3, Requested: 50}}, "ended",
+		{"some from before", heap.Account{Allocated: 60, Reserved: 100, Before: 10,
+			Live: heap.Count{Objects: 3, RequestedObjects: 3, Requested: 50}}, "ended",
 			Torch{100, 60, unknown, unknown, unknown, unknown}},
-		{"some sizes unknown", heap.Account{Allocated: 60, Reserved: 100, Live: heap.Count{Objects: 3, RequestedObjects: 2, Requested: 50}}, "ended",
+		{"some sizes unknown", heap.Account{Allocated: 60, Reserved: 100, Live: heap.Count{Objects: 3, RequestedObjects: 2, Requested: 50}},
+			"ended",
 			Torch{100, 60, unknown, unknown, unknown, unknown}},
 		{"no totals", heap.Account{Allocated: unknown, Reserved: unknown, Live: heap.Count{Objects: 3}}, "ended",
 			Torch{unknown, unknown, unknown, unknown, unknown, unknown}},
@@ -178,7 +181,8 @@ func TestBalanceByTotals(t *testing.T) {
 			requireRemainder(t, 30, &b.Devices[0])
 		})
 	}
-	b := New(&Input{PID: pid, TorchWhy: "layout", View: watched(site(event.LayerDevice, pid, 1, 1, 5)), Driver: []figures.DriverUse{driverSays(0, 130)}})
+	b := New(&Input{PID: pid, TorchWhy: "layout", View: watched(site(event.LayerDevice, pid, 1, 1, 5)),
+		Driver: []figures.DriverUse{driverSays(0, 130)}})
 	_, known := b.Devices[0].Remainder()
 	require.False(t, known, "the caching allocator may have any part of it")
 }
@@ -193,11 +197,14 @@ func TestBalancePlaces(t *testing.T) {
 		want      []event.Device // that have entries
 		elsewhere uint64
 	}{
-		{"by the driver", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda(0)}, 0},
-		{"the driver sees another", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, 300)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
+		{"by the driver", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda(0)},
+			0},
+		{"the driver sees another", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, 300)}},
+			[]event.Device{cuda(0), cuda1, anyDevice}, 40},
 		{"there is only one", Input{Torch: two[:1], DriverWhy: "blind"}, []event.Device{cuda(0)}, 0},
 		{"there may be another", Input{Torch: two, DriverWhy: "blind"}, []event.Device{cuda(0), anyDevice}, 40},
-		{"torch has two", Input{Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: []figures.DriverUse{driverSays(0, 1000)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
+		{"torch has two", Input{Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: []figures.DriverUse{driverSays(0, 1000)}},
+			[]event.Device{cuda(0), cuda1, anyDevice}, 40},
 		{"no torch, one device", Input{Driver: []figures.DriverUse{driverSays(1, 1000)}}, []event.Device{cuda1}, 0},
 		{"no torch, the driver's device has no number", Input{Driver: []figures.DriverUse{driverSays(-1, 1000)}}, []event.Device{anyDevice}, 0},
 		{"torch's device is the driver's", Input{Torch: two, Driver: []figures.DriverUse{driverSays(-1, 1000)}}, []event.Device{cuda(0)}, 0},
@@ -290,7 +297,8 @@ func TestBalanceNotes(t *testing.T) {
 // TestBalanceProperty: whatever is put in, each device adds up, and no byte is lost or counted twice.
 func TestBalanceProperty(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	layers := []event.Layer{event.LayerTorch, event.LayerDevice, event.LayerDevice, event.LayerDevice, event.LayerHost, event.LayerShared, event.LayerVirtual}
+	layers := []event.Layer{event.LayerTorch, event.LayerDevice, event.LayerDevice, event.LayerDevice, event.LayerHost, event.LayerShared,
+		event.LayerVirtual}
 	for range 3000 {
 		in := Input{PID: pid}
 		var sites []heap.Site
@@ -393,11 +401,14 @@ func TestOnlyDevice(t *testing.T) {
 		{"one of the driver", []figures.DriverUse{driverSays(1, 5)}, nil, nil, &cuda1},
 		{"two of the driver", []figures.DriverUse{driverSays(0, 5), driverSays(1, 5)}, nil, nil, nil},
 		{"one with memory, and the driver names none", unnamed(1), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, &cuda1},
-		{"the first one", unnamed(1), nil, []heap.Site{on(cuda(0), site(event.LayerDevice, pid, 2, 1, 9))}, &event.Device{Type: event.DeviceCUDA}},
+		{"the first one", unnamed(1), nil, []heap.Site{on(cuda(0), site(event.LayerDevice, pid, 2, 1, 9))},
+			&event.Device{Type: event.DeviceCUDA}},
 		{"the driver names none of two", unnamed(2), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, nil},
-		{"two with memory", unnamed(1), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9)), on(cuda(0), site(event.LayerDevice, pid, 2, 2, 9))}, nil},
+		{"two with memory", unnamed(1), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9)),
+			on(cuda(0), site(event.LayerDevice, pid, 2, 2, 9))}, nil},
 		{"another process's, host memory, and none", []figures.DriverUse{driverSays(1, 5)}, nil, []heap.Site{other, host, freed}, &cuda1},
-		{"of several the driver says nothing", nil, []figures.TorchMemory{{Device: 0}, {Device: 1}}, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, nil},
+		{"of several the driver says nothing", nil, []figures.TorchMemory{{Device: 0}, {Device: 1}},
+			[]heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, nil},
 		{"there is one", nil, []figures.TorchMemory{{Device: 1}}, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, &cuda1},
 	} {
 		b := &balancer{in: &Input{PID: pid, Driver: c.driver, Torch: c.torch, View: watched(c.sites...)}, devices: map[event.Device]*Device{}}

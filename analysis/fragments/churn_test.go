@@ -26,8 +26,10 @@ func loop() *eventtest.Stream {
 	train := python(9, "main", "/job/train.py")
 	native := func(name string) event.Frame { return event.Frame{Kind: event.FrameNative, Func: name} }
 	s := &eventtest.Stream{Stacks: map[event.StackID]*event.Stack{
-		forward:   {ID: forward, Frames: []event.Frame{python(7, "Net.forward", "/job/net.py"), python(1, "Module._call_impl", "/lib/torch/nn/modules/module.py"), train}},
-		backward:  {ID: backward, Frames: []event.Frame{python(1, "_engine_run_backward", "/lib/torch/autograd/graph.py"), python(1, "Tensor.backward", "/lib/torch/_tensor.py"), train}},
+		forward: {ID: forward, Frames: []event.Frame{python(7, "Net.forward", "/job/net.py"),
+			python(1, "Module._call_impl", "/lib/torch/nn/modules/module.py"), train}},
+		backward: {ID: backward, Frames: []event.Frame{python(1, "_engine_run_backward", "/lib/torch/autograd/graph.py"),
+			python(1, "Tensor.backward", "/lib/torch/_tensor.py"), train}},
 		optimizer: {ID: optimizer, Frames: []event.Frame{python(1, "Adam.step", "/lib/torch/optim/adam.py"), train}},
 		cublas:    {ID: cublas, Frames: []event.Frame{native("at::cuda::getCurrentCUDABlasHandle"), train}},
 		cudnn:     {ID: cudnn, Frames: []event.Frame{native("at::native::Workspace::Workspace"), train}},
@@ -120,7 +122,8 @@ func TestChurnOfEqualSteps(t *testing.T) {
 		j.Pass(eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam)
 		j.Free(j.Alloc(eventtest.Forward, 1<<20))
 	}
-	before := event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 77, Size: 1 << 20, Requested: event.Unknown, Allocated: j.Total()}
+	before := event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 77, Size: 1 << 20, Requested: event.Unknown,
+		Allocated: j.Total()}
 	j.Add(before)
 	j.Obtain(event.LayerDevice, eventtest.Forward, 9<<20)
 	trace, err := view.NewTrace(&j.Stream, nil)
@@ -141,5 +144,6 @@ func TestWorkspaces(t *testing.T) {
 	require.NoError(t, err)
 	maps, err := fragments.At(trace, view.Selection{})
 	require.NoError(t, err)
-	require.Equal(t, []fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}, {Library: "cuDNN", Blocks: 2, Bytes: 4 * mib}}, fragments.Workspaces(trace, maps[0]))
+	require.Equal(t, []fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}, {Library: "cuDNN", Blocks: 2, Bytes: 4 * mib}},
+		fragments.Workspaces(trace, maps[0]))
 }

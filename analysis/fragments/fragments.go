@@ -179,7 +179,8 @@ type Request struct {
 // fits reports whether free memory of a pool is looked at for the request.
 func (r *Request) fits(p *Pool) bool {
 	small := r.Bytes != 0 && r.Bytes <= SmallSize
-	return r.Bytes == 0 || p.ID == r.Pool && p.Small == small && (r.Stream == event.Unknown || p.Stream == event.Unknown || p.Stream == r.Stream)
+	return r.Bytes == 0 || p.ID == r.Pool && p.Small == small && (r.Stream == event.Unknown || p.Stream == event.Unknown ||
+		p.Stream == r.Stream)
 }
 
 // Report is the fragmentation of a device at a moment for a request. Sizes are bytes.

@@ -60,8 +60,10 @@ func TestReport(t *testing.T) {
 		{"exactly as large", fragments.Request{Bytes: 56 * mib}, 16*mib + 22*mib, 30*mib + 2*mib - 1024 + 18*mib, 56 * mib, 56 * mib, 0},
 		{"small", fragments.Request{Bytes: 2048}, 1024, 16*mib + 30*mib + 18*mib + 78*mib, 2*mib - 2048, 2*mib - 2048, 0},
 		{"another stream", fragments.Request{Bytes: 31 * mib, Stream: 7}, 30 * mib, 16*mib + 2*mib - 1024 + 18*mib + 78*mib, 0, 30 * mib, 0},
-		{"private", fragments.Request{Bytes: 12 * mib, Pool: private.ID}, 6 * mib, 16*mib + 30*mib + 2*mib - 1024 + 78*mib, 12 * mib, 12 * mib, 0},
-		{"any stream", fragments.Request{Bytes: 31 * mib, Stream: event.Unknown}, 16*mib + 30*mib + 22*mib, 2*mib - 1024 + 18*mib, 56 * mib, 56 * mib, 0},
+		{"private", fragments.Request{Bytes: 12 * mib, Pool: private.ID}, 6 * mib, 16*mib + 30*mib + 2*mib - 1024 + 78*mib, 12 * mib, 12 * mib,
+			0},
+		{"any stream", fragments.Request{Bytes: 31 * mib, Stream: event.Unknown}, 16*mib + 30*mib + 22*mib, 2*mib - 1024 + 18*mib, 56 * mib,
+			56 * mib, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -139,8 +141,10 @@ func TestPins(t *testing.T) {
 	r := fragments.New(m, fragments.Request{Bytes: 60 * mib})
 	all := r.Pins(m, names, nil)
 	require.Equal(t, []fragments.Pin{
-		{Site: "a.py:1", Holder: "model", Blocks: 3, Bytes: 2*mib + 512 + 2*mib, Segments: 3, Stranded: 30*mib + 2*mib - 1024 + 78*mib, Oldest: 200},
-		{Site: "b.py:2", Holder: "model", Blocks: 3, Bytes: 4*mib + 512 + 2*mib, Segments: 3, Stranded: 16*mib + 2*mib - 1024 + 18*mib, Oldest: 100},
+		{Site: "a.py:1", Holder: "model", Blocks: 3, Bytes: 2*mib + 512 + 2*mib, Segments: 3, Stranded: 30*mib + 2*mib - 1024 + 78*mib,
+			Oldest: 200},
+		{Site: "b.py:2", Holder: "model", Blocks: 3, Bytes: 4*mib + 512 + 2*mib, Segments: 3, Stranded: 16*mib + 2*mib - 1024 + 18*mib,
+			Oldest: 100},
 	}, all)
 	require.EqualValues(t, 800, all[0].Age(m.Time))
 	require.Equal(t, event.Unknown, all[0].Age(100))

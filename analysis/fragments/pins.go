@@ -126,7 +126,8 @@ func (r *Report) Pins(m *Map, names Names, segments []Stranded) []Pin {
 		out = append(out, *p)
 	}
 	sorts.Func(out, func(x, y Pin) int {
-		return cmp.Or(cmp.Compare(y.Stranded, x.Stranded), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Holder, y.Holder))
+		return cmp.Or(cmp.Compare(y.Stranded, x.Stranded), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site),
+			cmp.Compare(x.Holder, y.Holder))
 	})
 	return out
 }

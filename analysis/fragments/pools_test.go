@@ -23,7 +23,8 @@ func TestPools(t *testing.T) {
 	r := fragments.New(m, fragments.Request{Bytes: 8 * mib})
 	require.Equal(t, []fragments.PoolFree{
 		{
-			Pool: large, OfRequest: true, Reserved: 20*mib + 32*mib + 80*mib, Inactive: 16*mib + 22*mib + 56*mib, InactiveCount: 3, Free: 32 * mib, Largest: 56 * mib,
+			Pool: large, OfRequest: true, Reserved: 20*mib + 32*mib + 80*mib, Inactive: 16*mib + 22*mib + 56*mib, InactiveCount: 3, Free: 32 * mib,
+			Largest:    56 * mib,
 			Returnable: 32*mib + 20*mib + 40*mib, Segments: 3,
 		},
 		{Pool: side, Reserved: 32 * mib, Inactive: 30 * mib, InactiveCount: 1, Largest: 30 * mib, Segments: 1},
@@ -76,7 +77,8 @@ func TestSmallLayout(t *testing.T) {
 		{2*mib + 512, 2 * mib, false, false}, {20 * mib, 512, false, false},
 	} {
 		l := &allocator.Layout{PID: 7, Time: 5, Segments: []allocator.LayoutSegment{{
-			Segment: heap.Segment{Addr: 1 << 40, Size: tt.size, Mapped: true}, Stream: 3, Blocks: []allocator.LayoutBlock{{Addr: 1 << 40, Size: tt.block, Live: tt.live}},
+			Segment: heap.Segment{Addr: 1 << 40, Size: tt.size, Mapped: true}, Stream: 3,
+			Blocks: []allocator.LayoutBlock{{Addr: 1 << 40, Size: tt.block, Live: tt.live}},
 		}}}
 		m := fragments.OfLayout(l)
 		require.Equal(t, fragments.Pool{Small: tt.small, Stream: 3}, m.Segments[0].Pool, "%+v", tt)
@@ -117,7 +119,8 @@ func TestHolderOfLine(t *testing.T) {
 		return event.Annotation{Kind: event.AnnotationHeld, PID: 1, Held: &event.Held{Time: time, Rows: rows}}
 	}
 	marks := []event.Annotation{
-		held(100, row(own, "first"), row("other.py:1 f", "x")), held(200, row("other.py:1 f", "x"), row(own, "")), held(300, row(own, "third"), row(own, "third")),
+		held(100, row(own, "first"), row("other.py:1 f", "x")), held(200, row("other.py:1 f", "x"), row(own, "")),
+		held(300, row(own, "third"), row(own, "third")),
 		held(400, row(own, "a"), row(own, "b")),
 	}
 	trace, err := view.NewTrace(&readHolders{Stream: s, marks: marks}, &view.Options{Library: []string{"/lib/"}})
@@ -145,9 +148,12 @@ func TestWorkspaceLibraries(t *testing.T) {
 		frames []event.Frame
 		want   []fragments.Workspace
 	}{
-		{[]event.Frame{native("cublasCreate_v2", "libcublas.so.12"), native("at::cuda::getCurrentCUDABlasHandle", "")}, []fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}}},
-		{[]event.Frame{native("x", "libcublas.so.12"), native("at::cuda::getCurrentCUDABlasHandle", "")}, []fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}}},
-		{[]event.Frame{native("x", "libcudnn.so.9"), native("at::native::Workspace::Workspace", "")}, []fragments.Workspace{{Library: "cuDNN", Blocks: 1, Bytes: 8 * mib}}},
+		{[]event.Frame{native("cublasCreate_v2", "libcublas.so.12"), native("at::cuda::getCurrentCUDABlasHandle", "")},
+			[]fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}}},
+		{[]event.Frame{native("x", "libcublas.so.12"), native("at::cuda::getCurrentCUDABlasHandle", "")},
+			[]fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}}},
+		{[]event.Frame{native("x", "libcudnn.so.9"), native("at::native::Workspace::Workspace", "")},
+			[]fragments.Workspace{{Library: "cuDNN", Blocks: 1, Bytes: 8 * mib}}},
 	} {
 		s := loop()
 		s.Events = s.Events[:1]
@@ -185,9 +191,11 @@ func TestSetPrivate(t *testing.T) {
 	require.Equal(t, []bool{true, true, false}, private(at(50, 0, figures.Range{Device: 1, Addr: 1000, Size: 101})), "to the last byte")
 	require.Equal(t, []bool{false, true, true}, private(at(50, 0, figures.Range{Device: 1, Addr: 1001, Size: 1000})), "from the first byte")
 	require.Equal(t, []bool{false, false, false}, private(at(50, 0, figures.Range{Addr: 1000, Size: 100})), "of another device")
-	require.Equal(t, []bool{false, true, false}, private(at(40, 0, first), at(45, 0, figures.Range{Device: 1, Addr: 1100, Size: 100})), "the last one counts")
+	require.Equal(t, []bool{false, true, false}, private(at(40, 0, first), at(45, 0, figures.Range{Device: 1, Addr: 1100, Size: 100})),
+		"the last one counts")
 	require.Equal(t, []bool{true, false, false}, private(at(40, 0, first), figures.Reading{Time: 45}), "one that read no pools says nothing")
-	require.Equal(t, []bool{false, false, false}, private(at(40, 0, first), at(45, 0, []figures.Range{}...), at(46, 0, figures.Range{Device: 1})))
+	require.Equal(t, []bool{false, false, false}, private(at(40, 0, first), at(45, 0, []figures.Range{}...),
+		at(46, 0, figures.Range{Device: 1})))
 }
 
 // TestStreamOfMap: the stream of a map is the only one of its segments.

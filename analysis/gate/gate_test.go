@@ -17,7 +17,8 @@ import (
 const mib = 1 << 20
 
 func line(name string, mibs int64, category string) view.Row {
-	return view.Row{Name: name, File: "/a/" + name, Line: 1, Func: "main", Layer: "torch", Device: "cuda:0", Bytes: mibs * mib, Blocks: 1, Category: category}
+	return view.Row{Name: name, File: "/a/" + name, Line: 1, Func: "main", Layer: "torch", Device: "cuda:0", Bytes: mibs * mib, Blocks: 1,
+		Category: category}
 }
 
 // TestBaseline: a line, a category or all of it may have so much more, and what is less than a block's surplus does not count.
@@ -33,16 +34,20 @@ func TestBaseline(t *testing.T) {
 		{"the same", base, true, gate.Passed, nil},
 		{"less", base[:1], true, gate.Passed, nil},
 		{"as much more as is allowed", []view.Row{line("a.py", 105, "activation"), line("b.py", 21, "parameter")}, true, gate.Passed, nil},
-		{"a small line", []view.Row{line("a.py", 100, "activation"), line("b.py", 22, "parameter")}, true, gate.Failed, []string{"b.py", "parameter"}},
+		{"a small line", []view.Row{line("a.py", 100, "activation"), line("b.py", 22, "parameter")}, true, gate.Failed,
+			[]string{"b.py", "parameter"}},
 		{"without categories", []view.Row{line("a.py", 100, ""), line("b.py", 22, "")}, false, gate.Failed, []string{"b.py"}},
 		{"another category", []view.Row{line("a.py", 100, "activation"), line("b.py", 20, "gradient")}, true, gate.Failed, []string{"gradient"}},
-		{"all of it", []view.Row{line("a.py", 130, "activation"), line("b.py", 20, "parameter")}, true, gate.Failed, []string{gate.AllDevices, "a.py", "activation"}},
-		{"a new line", []view.Row{line("a.py", 100, "activation"), line("b.py", 18, "parameter"), line("c.py", 2, "parameter")}, true, gate.Failed, []string{"c.py"}},
+		{"all of it", []view.Row{line("a.py", 130, "activation"), line("b.py", 20, "parameter")}, true, gate.Failed,
+			[]string{gate.AllDevices, "a.py", "activation"}},
+		{"a new line", []view.Row{line("a.py", 100, "activation"), line("b.py", 18, "parameter"), line("c.py", 2, "parameter")}, true,
+			gate.Failed, []string{"c.py"}},
 		{"nothing", nil, true, gate.Unknown, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := gate.Judge(&gate.Rules{Baseline: true, Tolerance: 0.05}, &gate.Input{Baseline: base, Peak: tt.after, Categories: tt.categories}).Results[0]
+			r := gate.Judge(&gate.Rules{Baseline: true, Tolerance: 0.05},
+				&gate.Input{Baseline: base, Peak: tt.after, Categories: tt.categories}).Results[0]
 			require.Equal(t, tt.status, r.Status)
 			var found []string
 			for _, f := range r.Found {
@@ -113,7 +118,8 @@ func TestGrowth(t *testing.T) {
 		"more than is allowed": {399, grown, gate.Failed, gate.Failed, 400, 2},
 		"as much as that":      {400, grown, gate.Passed, gate.Failed, 400, 2},
 		"nothing":              {0, steady, gate.Passed, gate.Passed, 0, 0},
-		"no steps":             {0, &leaks.Report{Verdict: leaks.Steady, Steps: leaks.Steps{Count: 100}}, gate.Unknown, gate.Unknown, math.NaN(), math.NaN()},
+		"no steps": {0, &leaks.Report{Verdict: leaks.Steady, Steps: leaks.Steps{Count: 100}}, gate.Unknown, gate.Unknown,
+			math.NaN(), math.NaN()},
 		"few steps": {
 			0, &leaks.Report{Verdict: leaks.OutOfMemory, Steps: leaks.Steps{Count: leaks.MinSteps - 1, Source: "optimizer"}},
 			gate.Unknown, gate.Unknown, math.NaN(), math.NaN(),
@@ -146,7 +152,8 @@ func TestGrowth(t *testing.T) {
 	}
 	r := gate.Judge(&gate.Rules{NoLeaks: true}, &gate.Input{Leaks: grown}).Results[0]
 	require.Equal(t, gate.Found{
-		Kind: gate.OfLine, Line: view.Call{Name: "a.py:7 main", Func: "main", File: "/a/a.py", Line: 7}, Measured: 300, Finding: &grown.Findings[0],
+		Kind: gate.OfLine, Line: view.Call{Name: "a.py:7 main", Func: "main", File: "/a/a.py", Line: 7}, Measured: 300,
+		Finding: &grown.Findings[0],
 	}, r.Found[0])
 	require.InDelta(t, 100, r.Found[1].Measured, 0)
 	require.InDelta(t, 2, r.By(), 0)
@@ -154,7 +161,8 @@ func TestGrowth(t *testing.T) {
 
 // TestRefused: each request that was refused is found.
 func TestRefused(t *testing.T) {
-	refused := gate.Refused{Bytes: 5 * mib, Time: 9, Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Site: view.Call{Name: "a.py:1 main"}}
+	refused := gate.Refused{Bytes: 5 * mib, Time: 9, Device: event.Device{Type: event.DeviceCUDA, Index: 1},
+		Site: view.Call{Name: "a.py:1 main"}}
 	rules := &gate.Rules{NoOOM: true}
 	require.True(t, rules.Any())
 	require.False(t, rules.NeedsSteps())
@@ -192,7 +200,8 @@ func TestPeakLine(t *testing.T) {
 		Bound: 1000 * mib, Measured: 220 * mib, Time: 17,
 	}}, r.Found)
 	in.Peaks = in.Peaks[:1]
-	require.Equal(t, view.Call{}, gate.Judge(&gate.Rules{MaxPeak: &limit}, in).Results[0].Found[0].Line, "nothing is known of this device's lines")
+	require.Equal(t, view.Call{}, gate.Judge(&gate.Rules{MaxPeak: &limit}, in).Results[0].Found[0].Line,
+		"nothing is known of this device's lines")
 }
 
 // TestBaselineShare: the measure is by how much of the baseline the peak is above it, and a figure is found with both of its sides.
@@ -215,7 +224,8 @@ func TestRules(t *testing.T) {
 		any, steps bool
 	}{
 		{gate.Rules{}, false, false}, {gate.Rules{Tolerance: 0.1}, false, false}, {gate.Rules{MaxPeak: &peak}, true, false},
-		{gate.Rules{MaxGrowth: &growth}, true, true}, {gate.Rules{NoLeaks: true}, true, true}, {gate.Rules{NoOOM: true}, true, false}, {gate.Rules{Baseline: true}, true, false},
+		{gate.Rules{MaxGrowth: &growth}, true, true}, {gate.Rules{NoLeaks: true}, true, true}, {gate.Rules{NoOOM: true}, true, false},
+		{gate.Rules{Baseline: true}, true, false},
 	} {
 		require.Equal(t, c.any, c.rules.Any(), c.rules)
 		require.Equal(t, c.steps, c.rules.NeedsSteps(), c.rules)

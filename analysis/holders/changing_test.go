@@ -36,7 +36,8 @@ func TestChanging(t *testing.T) {
 		},
 	}
 	h := New(r)
-	require.Equal(t, &inspect.Changing{BlocksLow: 3, BlocksHigh: 5, BytesLow: 12 << 10, BytesHigh: 20 << 10, Ranges: 5, RangeBytes: 22 << 10}, h.Changing)
+	require.Equal(t, &inspect.Changing{BlocksLow: 3, BlocksHigh: 5, BytesLow: 12 << 10, BytesHigh: 20 << 10, Ranges: 5,
+		RangeBytes: 22 << 10}, h.Changing)
 	require.EqualValues(t, 24<<10, h.Bytes)
 	require.EqualValues(t, 4, h.Blocks)
 	name := scan.CategoryChanging.String()
@@ -195,7 +196,8 @@ func TestTemplates(t *testing.T) {
 	named := func(i int64, name string) scan.Block {
 		return held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(i), field(name)))
 	}
-	requireOne(t, route(mainModule(), attribute("kept")).String()+"[0..1]"+scan.Path{field("loss")}.String(), named(0, "loss"), named(1, "loss"))
+	requireOne(t, route(mainModule(), attribute("kept")).String()+"[0..1]"+scan.Path{field("loss")}.String(), named(0, "loss"),
+		named(1, "loss"))
 	got := ownersOf([]scan.Block{named(0, "loss"), named(1, "loss"), named(0, "acc"), named(1, "acc")})
 	require.NotEqual(t, got[0], got[2], "fields of a named tuple are not one thing")
 
@@ -204,7 +206,8 @@ func TestTemplates(t *testing.T) {
 		return held(1, scan.CategoryTensor, route(mainModule(), attribute("server"), dict, word("pool"), index(i)))
 	}
 	requireOne(t, "server.pool[0..1]", pool(0), pool(1))
-	got = ownersOf([]scan.Block{pool(0), held(1, scan.CategoryTensor, route(mainModule(), attribute("server"), dict, word("other"), index(1)))})
+	got = ownersOf([]scan.Block{pool(0), held(1, scan.CategoryTensor, route(mainModule(), attribute("server"), dict, word("other"),
+		index(1)))})
 	require.Equal(t, []string{"server.pool[0]", "server.other[1]"}, got, "attributes keep their names")
 
 	numbers := func(keys ...scan.Step) (out []scan.Block) {
@@ -243,7 +246,8 @@ func TestUnknownReasons(t *testing.T) {
 		return b
 	}
 	h := New(&scan.Report{Blocks: []scan.Block{
-		why(2, scan.CategoryUnknown, "b"), why(1, scan.CategoryUnknown, "a"), why(1, scan.CategoryChanging, "a"), why(5, scan.CategoryUnknown, ""), why(9, scan.CategoryTensor, "c"),
+		why(2, scan.CategoryUnknown, "b"), why(1, scan.CategoryUnknown, "a"), why(1, scan.CategoryChanging, "a"),
+		why(5, scan.CategoryUnknown, ""), why(9, scan.CategoryTensor, "c"),
 	}})
 	require.Equal(t, []UnknownReason{{"nothing that is known refers to it", 5 << 10, 1}, {"a", 2 << 10, 2}, {"b", 2 << 10, 1}}, h.Unknown())
 }
@@ -292,7 +296,8 @@ func TestJoinedBlocks(t *testing.T) {
 
 	local := New(r).Join(v, slices.Values([]heap.Block{live(r, 3, heap.OriginEvent, 1)}))
 	require.Len(t, local.Rows, 1)
-	require.Equal(t, []string{"train.py:9 train() local x", "train.py:9 train()", "x"}, []string{local.Rows[0].Name, local.Rows[0].Where, local.Rows[0].Holder})
+	require.Equal(t, []string{"train.py:9 train() local x", "train.py:9 train()", "x"}, []string{local.Rows[0].Name, local.Rows[0].Where,
+		local.Rows[0].Holder})
 	require.Equal(t, scan.CategoryTensor.String(), local.Rows[0].What)
 
 	none := New(r).Join(v, slices.Values([]heap.Block{}))
@@ -303,7 +308,8 @@ func TestJoinedBlocks(t *testing.T) {
 // TestAttributesKeepTheirNames: attributes are no keys, however many there are, also of an object that nothing is known to lead to.
 func TestAttributesKeepTheirNames(t *testing.T) {
 	dict := scan.Step{Kind: scan.StepDict}
-	for what, before := range map[string][]scan.Step{"of a variable": {mainModule(), attribute("server"), dict}, "of an unknown object": {dict}} {
+	for what, before := range map[string][]scan.Step{"of a variable": {mainModule(), attribute("server"), dict},
+		"of an unknown object": {dict}} {
 		var all []scan.Block
 		for i := range 10 {
 			for k := range int64(2) {

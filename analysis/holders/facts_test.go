@@ -32,6 +32,14 @@ func buffer(at uint64, sizes ...uint64) (out []scan.Block) {
 	return out
 }
 
+// shown is a block that a view of some of its numbers shows.
+func shown(numbers int64) scan.Block {
+	b := held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(numbers)))
+	b.Size, b.Requested, b.Complete = 4096, 4000, scan.Yes
+	b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
+	return b
+}
+
 // TestFacts: what paths say beside the name of the holder, and nothing where they say nothing.
 func TestFacts(t *testing.T) {
 	resets := attribute("quality")
@@ -44,13 +52,8 @@ func TestFacts(t *testing.T) {
 		many = append(many, held(1, scan.CategoryTensor, hook("0", i)))
 		each = append(each, held(1, scan.CategoryTensor, hook(fmt.Sprint(i), i)))
 	}
-	cycle := scan.Step{Kind: scan.StepGarbage, Name: "Node", Cycle: route(scan.Step{Kind: scan.StepGarbage, Name: "Node"}, attribute("parent"), attribute("child"))}
-	shown := func(numbers int64) scan.Block {
-		b := held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(numbers)))
-		b.Size, b.Requested, b.Complete = 4096, 4000, scan.Yes
-		b.Tensors = []scan.Tensor{{Shape: []int64{numbers}, DType: "float32"}, {Shape: []int64{1000}, DType: "float32", Base: true}}
-		return b
-	}
+	cycle := scan.Step{Kind: scan.StepGarbage, Name: "Node", Cycle: route(scan.Step{Kind: scan.StepGarbage, Name: "Node"},
+		attribute("parent"), attribute("child"))}
 	two, loose := append(buffer(0x1000, 512, 512), buffer(0x2000, 512, 512)...), buffer(0x2000, 512)
 	loose[0].Path[2].Most = 0
 	full := buffer(0x1000, 512, 512)
@@ -79,13 +82,16 @@ func TestFacts(t *testing.T) {
 			figures.HolderFacts{Reset: "task.quality"},
 		},
 		"a metric itself": {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), resets))}, figures.HolderFacts{}},
-		"a cache":         {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("mask"), scan.Step{Kind: scan.StepSlot, Name: "cache"}, number(3)))}, figures.HolderFacts{Cache: true}},
-		"an attribute":    {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), number(3)))}, figures.HolderFacts{}},
+		"a cache": {[]scan.Block{held(1, scan.CategoryTensor,
+			route(mainModule(), attribute("mask"), scan.Step{Kind: scan.StepSlot, Name: "cache"}, number(3)))}, figures.HolderFacts{Cache: true}},
+		"an attribute": {[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), number(3)))}, figures.HolderFacts{}},
 		"a graph": {
-			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("h"), scan.Step{Kind: scan.StepGradFn}, scan.Step{Kind: scan.StepNext}, scan.Step{Kind: scan.StepElided, Index: 40}))},
+			[]scan.Block{held(1, scan.CategoryTensor, route(mainModule(), attribute("h"), scan.Step{Kind: scan.StepGradFn},
+				scan.Step{Kind: scan.StepNext}, scan.Step{Kind: scan.StepElided, Index: 40}))},
 			figures.HolderFacts{Chain: 42},
 		},
-		"garbage":            {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))}, figures.HolderFacts{Cycle: "Node.parent.child"}},
+		"garbage": {[]scan.Block{held(1, scan.CategoryTensor, route(cycle, attribute("data")))},
+			figures.HolderFacts{Cycle: "Node.parent.child"}},
 		"hooks of one":       {many, figures.HolderFacts{Hooks: 9}},
 		"a hook of each":     {each, figures.HolderFacts{Hooks: 1}},
 		"slices":             {[]scan.Block{shown(100), shown(100), shown(900)}, figures.HolderFacts{Slice: true}},

@@ -52,7 +52,8 @@ func route(parts ...any) scan.Path {
 }
 
 func weight(block string) scan.Path {
-	return route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", block), part("_modules", "mlp"), part("_parameters", "weight"))
+	return route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", block), part("_modules", "mlp"),
+		part("_parameters", "weight"))
 }
 
 // held makes a block of a path. Its size is n KiB.
@@ -122,7 +123,8 @@ func TestFoldModules(t *testing.T) {
 	plain := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", "3"), attribute("cache"), index(0))
 	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain))
 	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain), held(2, scan.CategoryTensor, plain))
-	slow := route(mainModule(), attribute("model"), scan.Step{Kind: scan.StepDict}, word("_modules"), word("blocks"), scan.Step{Kind: scan.StepDict}, word("_parameters"), word("w"))
+	slow := route(mainModule(), attribute("model"), scan.Step{Kind: scan.StepDict}, word("_modules"), word("blocks"),
+		scan.Step{Kind: scan.StepDict}, word("_parameters"), word("w"))
 	quick := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_parameters", "b"))
 	requireOne(t, "model.blocks.*", held(1, scan.CategoryParameter, slow), held(1, scan.CategoryParameter, quick))
 	head := route(mainModule(), attribute("model"), part("_modules", "head"), part("_parameters", "weight"))
@@ -130,7 +132,8 @@ func TestFoldModules(t *testing.T) {
 	var states []scan.Block
 	for _, block := range []string{"0", "1", "2"} {
 		for _, name := range []string{"exp_avg", "exp_avg_sq"} {
-			states = append(states, held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name))))
+			states = append(states, held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"),
+				object(weight(block)), word(name))))
 		}
 	}
 	requireOne(t, "opt.state[3 keys]['exp_avg', 'exp_avg_sq']", states...)
@@ -176,14 +179,16 @@ func TestFoldGrowingModules(t *testing.T) {
 func TestFoldKeys(t *testing.T) {
 	cache := func(n int, name string) (out []scan.Block) {
 		for i := range n {
-			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), index(0), word(fmt.Sprint(name, i)), index(int64(i%2)))))
+			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), index(0), word(fmt.Sprint(name, i)),
+				index(int64(i%2)))))
 		}
 		return out
 	}
 	requireOne(t, "cache[0]['user0'][0]", cache(1, "user")...)
 	for _, n := range []int{2, 3, 6, 8, 9, 40} {
 		requireOne(t, fmt.Sprintf("cache[0]['user0'..'user%d'][0..1]", n-1), cache(n, "user")...)
-		requireOne(t, fmt.Sprintf("cache[0][%d keys][0..1]", n+2), append(cache(n, "user"), append(cache(1, "x"), cache(1, "longer name than others ")...)...)...)
+		requireOne(t, fmt.Sprintf("cache[0][%d keys][0..1]", n+2),
+			append(cache(n, "user"), append(cache(1, "x"), cache(1, "longer name than others ")...)...)...)
 	}
 	requireOne(t, "cache[0][3 keys 'user*'][0..1]", append(cache(2, "user"), cache(1, "user with a longer name ")...)...)
 	attributes := route(mainModule(), attribute("server"), scan.Step{Kind: scan.StepDict}, word("pool"))
@@ -199,7 +204,8 @@ func TestFoldGraphs(t *testing.T) {
 	saved := scan.Step{Kind: scan.StepSaved, Name: "self", Index: -1}
 	requireOne(t, "losses[0..1].grad_fn …", chain(0, saved), chain(1, next, saved), chain(1, next, next, saved))
 	running := route(scan.Step{Kind: scan.StepNative, Name: "torch::autograd::Engine"}, next, saved)
-	requireOne(t, "C++ torch::autograd::Engine …", held(1, scan.CategoryGraph, running), held(1, scan.CategoryGraph, append(running[:2:2], next, saved)))
+	requireOne(t, "C++ torch::autograd::Engine …", held(1, scan.CategoryGraph, running),
+		held(1, scan.CategoryGraph, append(running[:2:2], next, saved)))
 }
 
 // TestFoldLinks: objects in a row are one group, whatever number of them leads to a block.
@@ -283,7 +289,8 @@ func TestGroupings(t *testing.T) {
 	h := New(mixedReport())
 	require.EqualValues(t, 36<<10, h.Bytes)
 	for by, want := range map[Grouping][]string{
-		ByOwner:    {"model.blocks[0..1].mlp.weight", "opt.state[model.blocks[0].mlp.weight]['exp_avg']", "<unknown: its path did not hold>", "<waiting for a stream>", "train.py:9 train() local x", "model.blocks[0].mlp.weight.grad"},
+		ByOwner: {"model.blocks[0..1].mlp.weight", "opt.state[model.blocks[0].mlp.weight]['exp_avg']", "<unknown: its path did not hold>",
+			"<waiting for a stream>", "train.py:9 train() local x", "model.blocks[0].mlp.weight.grad"},
 		ByModule:   {"model.blocks.0.mlp", NoModule, "model.blocks.1.mlp"},
 		ByDType:    {"float32", NoTensor, "bool"},
 		ByShape:    {"[32, 64] float32", "[10] float32", NoTensor, "[] bool", "[32, 16] float32"},
@@ -310,7 +317,8 @@ func TestGroupings(t *testing.T) {
 	require.Equal(t, 4, top.More)
 	require.Equal(t, h.Bytes, top.Bytes)
 	require.Equal(t, Row{
-		Name: "model.blocks[0..1].mlp.weight", Holder: "model.blocks[0..1].mlp.weight", What: "parameters", Tensors: "[32, 64] float32", Bytes: 16 << 10, Blocks: 2, Share: 16.0 / 36, Of: []int{0, 1},
+		Name: "model.blocks[0..1].mlp.weight", Holder: "model.blocks[0..1].mlp.weight", What: "parameters", Tensors: "[32, 64] float32",
+		Bytes: 16 << 10, Blocks: 2, Share: 16.0 / 36, Of: []int{0, 1},
 	}, top.Rows[0])
 	row := firstRow(h, ByOwner, "train.py:9 train() local x")
 	require.Equal(t, []string{"train.py:9 train()", "x"}, []string{row.Where, row.Holder})

@@ -22,7 +22,8 @@ import (
 // live is a live torch block of process 7, of the same address and size as block i of mixedReport.
 func live(r *scan.Report, i int, origin heap.Origin, stack event.StackID) heap.Block {
 	b := &r.Blocks[i]
-	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size, Stack: stack, Origin: origin, Time: 10}
+	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size,
+		Stack: stack, Origin: origin, Time: 10}
 }
 
 func TestJoin(t *testing.T) {
@@ -53,17 +54,22 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, total, j.Bytes)
 	share := func(bytes uint64) float64 { return float64(bytes) / float64(total) }
 	require.Equal(t, []view.HeldSite{
-		{Site: stacks.BeforeAttach, Name: "model.blocks[0..1].mlp.weight", Holder: "model.blocks[0..1].mlp.weight", What: "parameters", Bytes: kib(16), Blocks: 2, Share: share(kib(16))},
-		{Site: stacks.BeforeAttach, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(7) + 512, Blocks: 2, Share: share(kib(7) + 512)},
+		{Site: stacks.BeforeAttach, Name: "model.blocks[0..1].mlp.weight", Holder: "model.blocks[0..1].mlp.weight", What: "parameters",
+			Bytes: kib(16), Blocks: 2, Share: share(kib(16))},
+		{Site: stacks.BeforeAttach, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(7) + 512, Blocks: 2,
+			Share: share(kib(7) + 512)},
 		{Site: line, Name: average, Holder: average, What: "optimizer state", Bytes: kib(6), Blocks: 1, Share: share(kib(6))},
 		{Site: line, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(3), Blocks: 1, Share: share(kib(3))},
 	}, j.Rows)
 
 	account := heap.Account{PID: 7, Device: event.Device{Type: event.DeviceCUDA}, Before: kib(23) + 512}
-	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(7) + 512, Blocks: 2}}, j.Before(&account))
+	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2},
+		{Holder: view.NoHolder, Bytes: kib(7) + 512, Blocks: 2}}, j.Before(&account))
 	account.Before += 4096 // blocks that nobody knows
-	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account))
-	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account), "nothing is changed by asking")
+	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2},
+		{Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account))
+	require.Equal(t, []figures.HeldPart{{Holder: "model.blocks[0..1].mlp.weight", Bytes: kib(16), Blocks: 2},
+		{Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account), "nothing is changed by asking")
 	require.Equal(t, []figures.HeldPart{{Holder: view.NoHolder, Bytes: 512, Blocks: 0}}, j.Before(&heap.Account{PID: 9, Before: 512}))
 	require.Empty(t, j.Before(&heap.Account{PID: 9}))
 }

@@ -39,6 +39,7 @@ func TestPlaces(t *testing.T) {
 	require.EqualValues(t, 2048, rows[0].Bytes)
 
 	j := h.Join(v, slices.Values([]heap.Block{block(0x3000, 180), block(0x1000, 300)}))
-	require.Equal(t, map[string]uint64{"cache[0..2]": 1, view.NoHolder: 1}, map[string]uint64{j.Rows[0].Name: j.Rows[0].Blocks, j.Rows[1].Name: j.Rows[1].Blocks})
+	require.Equal(t, map[string]uint64{"cache[0..2]": 1, view.NoHolder: 1},
+		map[string]uint64{j.Rows[0].Name: j.Rows[0].Blocks, j.Rows[1].Name: j.Rows[1].Blocks})
 	require.Len(t, j.Blocks, 1)
 }

@@ -34,15 +34,17 @@ func TestCompare(t *testing.T) {
 		before, after all
 		want          [][2]int // lines; 0: none
 	}{
-		"none":                         {},
-		"new":                          {nil, all{at("/a/train.py", 3, "f")}, [][2]int{{0, 3}}},
-		"not any more":                 {all{at("/a/train.py", 3, "f")}, nil, [][2]int{{3, 0}}},
-		"in another folder":            {all{at("/a/train.py", 3, "f")}, all{at("/b/train.py", 3, "f")}, [][2]int{{3, 3}}},
-		"moved":                        {all{at("/a/train.py", 3, "f")}, all{at("/a/train.py", 9, "f")}, [][2]int{{3, 9}}},
-		"of another function":          {all{at("/a/train.py", 3, "f")}, all{at("/a/train.py", 3, "g")}, [][2]int{{0, 3}, {3, 0}}},
-		"of another layer":             {all{host}, all{at("/a/train.py", 3, "f")}, [][2]int{{0, 3}, {3, 0}}},
-		"two in a function, one stays": {all{at("/a/t.py", 3, "f"), at("/a/t.py", 4, "f")}, all{at("/a/t.py", 4, "f"), at("/a/t.py", 8, "f")}, [][2]int{{4, 4}, {3, 8}}},
-		"two moved: a guess":           {all{at("/a/t.py", 3, "f"), at("/a/t.py", 4, "f")}, all{at("/a/t.py", 7, "f"), at("/a/t.py", 8, "f")}, [][2]int{{0, 7}, {0, 8}, {3, 0}, {4, 0}}},
+		"none":                {},
+		"new":                 {nil, all{at("/a/train.py", 3, "f")}, [][2]int{{0, 3}}},
+		"not any more":        {all{at("/a/train.py", 3, "f")}, nil, [][2]int{{3, 0}}},
+		"in another folder":   {all{at("/a/train.py", 3, "f")}, all{at("/b/train.py", 3, "f")}, [][2]int{{3, 3}}},
+		"moved":               {all{at("/a/train.py", 3, "f")}, all{at("/a/train.py", 9, "f")}, [][2]int{{3, 9}}},
+		"of another function": {all{at("/a/train.py", 3, "f")}, all{at("/a/train.py", 3, "g")}, [][2]int{{0, 3}, {3, 0}}},
+		"of another layer":    {all{host}, all{at("/a/train.py", 3, "f")}, [][2]int{{0, 3}, {3, 0}}},
+		"two in a function, one stays": {all{at("/a/t.py", 3, "f"), at("/a/t.py", 4, "f")}, all{at("/a/t.py", 4, "f"), at("/a/t.py", 8, "f")},
+			[][2]int{{4, 4}, {3, 8}}},
+		"two moved: a guess": {all{at("/a/t.py", 3, "f"), at("/a/t.py", 4, "f")}, all{at("/a/t.py", 7, "f"), at("/a/t.py", 8, "f")},
+			[][2]int{{0, 7}, {0, 8}, {3, 0}, {4, 0}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got [][2]int

@@ -161,7 +161,8 @@ func TestNameForwards(t *testing.T) {
 		}
 		all := []risen{rise(4, from), rise(6, from), rise(100, other), rise(100, nil)}
 		newDetector(nil, resolveNone).nameForwards(all)
-		require.Equal(t, []string{want, want, "other", "whole"}, []string{all[0].line.function, all[1].line.function, all[2].line.function, all[3].line.function})
+		require.Equal(t, []string{want, want, "other", "whole"}, []string{all[0].line.function, all[1].line.function, all[2].line.function,
+			all[3].line.function})
 	}
 }
 
@@ -214,15 +215,19 @@ func TestAdvice(t *testing.T) {
 		f    Finding
 		want string
 	}{
-		{Finding{Graph: true, Kind: Leak, Blocks: 1, Requested: 4}, "the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"},
+		{Finding{Graph: true, Kind: Leak, Blocks: 1, Requested: 4},
+			"the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"},
 		{Finding{Kind: Leak, Blocks: 2, Requested: 16}, "each block is one number: keep .item() of it in place of the tensor"},
 		{Finding{Kind: Leak, Blocks: 2, Requested: 18}, ""},
 		{Finding{Kind: Growth, Blocks: 2, Requested: 4}, ""},
 		{Finding{Kind: Leak, Requested: 0}, ""},
-		{Finding{Layer: event.LayerTorch, Phase: phases.Forward, UsualEnd: phases.Backward}, "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"},
+		{Finding{Layer: event.LayerTorch, Phase: phases.Forward, UsualEnd: phases.Backward},
+			"a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"},
 		{Finding{Layer: event.LayerDevice, Phase: phases.Forward, UsualEnd: phases.Backward}, ""},
-		{Finding{Layer: event.LayerTorch, Holder: "main() local losses[0..9].grad_fn …"}, "each tensor in losses keeps the graph of its step: keep .item() or .detach() of it"},
-		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"}, "total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()"},
+		{Finding{Layer: event.LayerTorch, Holder: "main() local losses[0..9].grad_fn …"},
+			"each tensor in losses keeps the graph of its step: keep .item() or .detach() of it"},
+		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"},
+			"total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()"},
 		{Finding{Layer: event.LayerHost, Holder: "total.grad_fn …"}, ""},
 		{Finding{Layer: event.LayerTorch, Holder: "total"}, ""},
 	} {
@@ -234,7 +239,8 @@ func TestAdvice(t *testing.T) {
 func TestFill(t *testing.T) {
 	device := func(n int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: n} }
 	find := func() []Finding {
-		all := []Finding{{Device: device(0), Bytes: 10}, {Device: device(0), Bytes: 30}, {Device: device(1), Bytes: 5}, {Device: device(0), Layer: event.LayerHost, Bytes: 1e9}, {Device: device(2)}}
+		all := []Finding{{Device: device(0), Bytes: 10}, {Device: device(0), Bytes: 30}, {Device: device(1), Bytes: 5},
+			{Device: device(0), Layer: event.LayerHost, Bytes: 1e9}, {Device: device(2)}}
 		for i := range all {
 			all[i].Seconds = math.NaN()
 		}
@@ -313,7 +319,8 @@ func TestOneHolder(t *testing.T) {
 
 // TestMostOfHeld: a finding is most of what is held of its sites when it is half of that.
 func TestMostOfHeld(t *testing.T) {
-	rows := []Holder{{"a", "x", 60, 1}, {"a", "y", 40, 1}, {"a", "[none]", 900, 1}, {"a", "<C++>", 900, 1}, {"a", "", 900, 1}, {"b", "x", 900, 1}}
+	rows := []Holder{{"a", "x", 60, 1}, {"a", "y", 40, 1}, {"a", "[none]", 900, 1}, {"a", "<C++>", 900, 1}, {"a", "", 900, 1},
+		{"b", "x", 900, 1}}
 	for live, want := range map[uint64]bool{49: false, 50: true} {
 		require.Equal(t, want, (&Finding{Sites: []string{"a"}, LiveBytes: live}).isMostOf(rows))
 	}
@@ -331,7 +338,8 @@ func TestVerdictOf(t *testing.T) {
 	require.Equal(t, OutOfMemory, of(true, none))
 	require.Equal(t, Growing, of(true, func(r *Report) { r.Findings = make([]Finding, 1) }))
 	for _, doubt := range []func(*Report){
-		func(r *Report) { r.Steps.Count-- }, func(r *Report) { r.Steps.Loads = true }, func(r *Report) { r.Steps.Rise = 1 }, func(r *Report) { r.Suspects = []Finding{{}} },
+		func(r *Report) { r.Steps.Count-- }, func(r *Report) { r.Steps.Loads = true }, func(r *Report) { r.Steps.Rise = 1 },
+		func(r *Report) { r.Suspects = []Finding{{}} },
 	} {
 		require.Equal(t, Unclear, of(false, doubt))
 	}
@@ -436,7 +444,8 @@ func TestReplaced(t *testing.T) {
 		d.departed(departure{size: sizeKey{old.size.place, 10}, bytes: 1024})
 		alloc(1)
 	}), "another size")
-	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); d.goTo(6, 6); d.departed(old) }), "the first, once its step is over")
+	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); d.goTo(6, 6); d.departed(old) }),
+		"the first, once its step is over")
 	live := one.live.blocks
 	for range 100 {
 		d.departed(old)

@@ -28,7 +28,8 @@ func TestCalls(t *testing.T) {
 	}
 	require.Equal(t, []string{"gpt2.py:312 MLP.forward", "gpt2.py:320 Attention.forward"}, got)
 	require.Equal(t, leaks.Call{
-		File: "/v/lib/python3.11/site-packages/transformers/gpt2.py", Line: 312, Function: "MLP.forward", Blocks: 2, Requested: 4000, Bytes: 3072 + 1024,
+		File: "/v/lib/python3.11/site-packages/transformers/gpt2.py", Line: 312, Function: "MLP.forward", Blocks: 2, Requested: 4000,
+		Bytes: 3072 + 1024,
 	}, r.Findings[0].Calls[0])
 	require.Empty(t, train(func(j *job, _ int) { j.Alloc(kept, 1000) }).find(t, nil).Findings[0].Calls, "its own line allocates")
 }

@@ -129,8 +129,9 @@ type detector struct {
 
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
 	return &detector{
-		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{}, recent: make([]recentSite, recentSites),
-		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[forwardKey]*int64{},
+		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{},
+		recent: make([]recentSite, recentSites),
+		lines:  map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[forwardKey]*int64{},
 		unsized: map[heap.BlockKey]bool{}, level: &level{}, turnover: &turnover{}, sizes: map[sizeKey][]*site{},
 	}
 }

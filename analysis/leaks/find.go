@@ -218,7 +218,8 @@ func (f *Finder) begin(live iter.Seq[heap.Block]) {
 	first, loop := f.table.First(), f.loop
 	from, _, _ := f.table.Span(first)
 	to, _, _ := f.table.Span(loop)
-	before := Steps{Count: loop - first, Last: loop - 1, Source: f.table.Before, Period: float64(to-from) / float64(loop-first), base: f.steps.base}
+	before := Steps{Count: loop - first, Last: loop - 1, Source: f.table.Before, Period: float64(to-from) / float64(loop-first),
+		base: f.steps.base}
 	f.past = judge(f.detector, before, &Options{Library: f.options.Library}, false).Findings
 	d := f.newDetector()
 	*d.level = *f.detector.level

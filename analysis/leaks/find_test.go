@@ -80,9 +80,10 @@ func TestFindings(t *testing.T) {
 			j.Alloc([]string{kept, input}[min(1, i%5)], 600)
 			j.drop(i%5 != 0)
 		}, leaks.Leak, "train.py:30 main", 120, .2, 5, false},
-		"many sizes":  {func(j *job, i int) { j.Alloc(kept, sizes[i%3]) }, leaks.Leak, "train.py:30 main", 23552, 1, 3, false},
-		"host":        {func(j *job, _ int) { j.Obtain(event.LayerHost, driver, 700) }, leaks.HostGrowth, "train.py:60 main", 700, 1, 1, false},
-		"raw, device": {func(j *job, _ int) { j.Obtain(event.LayerDevice, driver, 700) }, leaks.DeviceGrowth, "train.py:60 main", 700, 1, 1, false},
+		"many sizes": {func(j *job, i int) { j.Alloc(kept, sizes[i%3]) }, leaks.Leak, "train.py:30 main", 23552, 1, 3, false},
+		"host":       {func(j *job, _ int) { j.Obtain(event.LayerHost, driver, 700) }, leaks.HostGrowth, "train.py:60 main", 700, 1, 1, false},
+		"raw, device": {func(j *job, _ int) { j.Obtain(event.LayerDevice, driver, 700) }, leaks.DeviceGrowth, "train.py:60 main", 700, 1, 1,
+			false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -159,8 +160,9 @@ func TestHolder(t *testing.T) {
 	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
 	site := "train.py:30 main"
 	for want, rows := range map[string][]leaks.Holder{
-		"main() local seen[0..49]": {{Site: site, Name: "main() local seen[0..49]", Bytes: 900}, {Site: site, Name: "other", Bytes: 9}, {Site: "x", Name: "y", Bytes: 9000}},
-		"":                         {{Site: site, Name: "[holder not known]", Bytes: 900}, {Site: site, Name: "other", Bytes: 9}},
+		"main() local seen[0..49]": {{Site: site, Name: "main() local seen[0..49]", Bytes: 900}, {Site: site, Name: "other", Bytes: 9},
+			{Site: "x", Name: "y", Bytes: 9000}},
+		"": {{Site: site, Name: "[holder not known]", Bytes: 900}, {Site: site, Name: "other", Bytes: 9}},
 	} {
 		require.Equal(t, want, j.find(t, &leaks.Options{Holders: rows}).Findings[0].Holder)
 	}

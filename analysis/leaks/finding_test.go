@@ -48,7 +48,8 @@ func TestUsualEnd(t *testing.T) {
 
 // TestAdvice is said only of what the figures prove.
 func TestAdvice(t *testing.T) {
-	kept := leaks.Finding{Kind: leaks.Leak, Layer: event.LayerTorch, Blocks: 1, Requested: 4096, Phase: phases.Forward, UsualEnd: phases.Backward}
+	kept := leaks.Finding{Kind: leaks.Leak, Layer: event.LayerTorch, Blocks: 1, Requested: 4096, Phase: phases.Forward,
+		UsualEnd: phases.Backward}
 	for want, change := range map[string]func(f *leaks.Finding){
 		"a tensor of the forward pass": func(*leaks.Finding) {},
 		"the graph of this forward":    func(f *leaks.Finding) { f.Graph = true },
@@ -56,8 +57,11 @@ func TestAdvice(t *testing.T) {
 		"a tensor":                     func(f *leaks.Finding) { f.Blocks, f.Requested = 2, 16.5 },
 
 		"each tensor in losses keeps the graph of its step": func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "losses[0..741].grad_fn …" },
-		"each tensor in kept keeps the graph":               func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "a.py:1 main() local kept[*][0].grad_fn …" },
-		"self.total carries the graph of all steps before":  func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "self.total.grad_fn …" },
+		"each tensor in kept keeps the graph": func(f *leaks.Finding) {
+			f.UsualEnd, f.Holder = "",
+				"a.py:1 main() local kept[*][0].grad_fn …"
+		},
+		"self.total carries the graph of all steps before": func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "self.total.grad_fn …" },
 	} {
 		f := kept
 		change(&f)

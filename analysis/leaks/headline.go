@@ -43,8 +43,10 @@ const nearShare = 0.9
 // itself, then one that leads to the others.
 func order(all []Finding) {
 	sorts.Func(all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(b.proof.leads, a.proof.leads), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
-			cmp.Compare(a.Function, b.Function), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()), cmp.Compare(a.First, b.First))
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(rank(&a), rank(&b)), cmp.Compare(b.proof.leads, a.proof.leads),
+			cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Function, b.Function), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()),
+			cmp.Compare(a.First, b.First))
 	})
 	head := -1
 	for i := range all {

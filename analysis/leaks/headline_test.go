@@ -50,7 +50,8 @@ func TestOrder(t *testing.T) {
 // TestTotal: figures of one sentence are of the same lines.
 func TestTotal(t *testing.T) {
 	device := func(period int, bytes float64) Finding {
-		return Finding{Layer: event.LayerTorch, File: "/a/t.py", Line: 1, Function: "f", Period: period, First: period, Blocks: 1, Requested: bytes, Bytes: 2 * bytes, LiveBytes: 10}
+		return Finding{Layer: event.LayerTorch, File: "/a/t.py", Line: 1, Function: "f", Period: period, First: period, Blocks: 1,
+			Requested: bytes, Bytes: 2 * bytes, LiveBytes: 10}
 	}
 	host := device(1, 7)
 	host.Layer = event.LayerHost
@@ -66,7 +67,8 @@ func TestTotal(t *testing.T) {
 
 // TestHeadRan: a line that ran comes before one whose backward pass allocates a little more.
 func TestHeadRan(t *testing.T) {
-	all := []Finding{{File: "a.py", Line: 31, Bytes: 101, Backward: true}, {File: "a.py", Line: 28, Bytes: 100}, {File: "a.py", Line: 1, Bytes: 5}}
+	all := []Finding{{File: "a.py", Line: 31, Bytes: 101, Backward: true}, {File: "a.py", Line: 28, Bytes: 100},
+		{File: "a.py", Line: 1, Bytes: 5}}
 	order(all)
 	require.Equal(t, []int{28, 31, 1}, []int{all[0].Line, all[1].Line, all[2].Line})
 	all[0].Bytes = 50

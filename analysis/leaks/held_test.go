@@ -70,7 +70,8 @@ func TestHolderOfOneSite(t *testing.T) {
 	require.Nil(t, leaks.HeldBy(f, live, nil))
 	require.Nil(t, leaks.HeldBy(f, live, func(*heap.Block) string { return "" }), "nothing is known")
 	n := 0
-	require.Equal(t, []event.HeldRow{{Site: "train.py:13 main", Holder: "kept[0]", Bytes: 512, Blocks: 1}, {Site: "train.py:13 main", Bytes: f.LiveBytes - 512, Blocks: f.LiveBlocks - 1}},
+	require.Equal(t, []event.HeldRow{{Site: "train.py:13 main", Holder: "kept[0]", Bytes: 512, Blocks: 1},
+		{Site: "train.py:13 main", Bytes: f.LiveBytes - 512, Blocks: f.LiveBlocks - 1}},
 		leaks.HeldBy(f, live, func(*heap.Block) string {
 			if n++; n == 1 {
 				return "kept[0]"
@@ -91,7 +92,8 @@ func TestPassing(t *testing.T) {
 	require.Nil(t, leaks.Passing(nil))
 	require.Nil(t, leaks.Passing(&view.Joined{Rows: []view.HeldSite{{Site: "a.py:1 f", Name: "kept", Bytes: 10, Blocks: 1}}}))
 	got := leaks.Passing(&view.Joined{
-		Passing: []view.HeldSite{{Site: "a.py:1 f", Name: "cache[0..3]", Bytes: 400, Blocks: 4}, {Site: "a.py:2 f", Name: "x", Bytes: 100, Blocks: 1}, {Name: "y", Blocks: 1}},
+		Passing: []view.HeldSite{{Site: "a.py:1 f", Name: "cache[0..3]", Bytes: 400, Blocks: 4},
+			{Site: "a.py:2 f", Name: "x", Bytes: 100, Blocks: 1}, {Name: "y", Blocks: 1}},
 		Rows: []view.HeldSite{
 			{Site: "a.py:1 f", Name: view.NoHolder, Bytes: 500, Blocks: 4}, {Site: "a.py:2 f", Name: view.NoHolder, Bytes: 1000, Blocks: 10},
 			{Site: "a.py:2 f", Name: "kept", Bytes: 200, Blocks: 2}, {Site: "a.py:3 f", Name: "other", Bytes: 1, Blocks: 1},

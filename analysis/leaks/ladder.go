@@ -52,7 +52,8 @@ func (s *series) ladder() []rung {
 	}
 	gap, amount := s.rungs[n-1].step-s.rungs[n-2].step, left[n-1].minus(left[n-2])
 	first := n - 1 // index of the first rise
-	for first > 1 && s.rungs[first-1].step > warmUp && s.rungs[first].step-s.rungs[first-1].step == gap && sameAmount(left[first-1].minus(left[first-2]), amount) {
+	for first > 1 && s.rungs[first-1].step > warmUp && s.rungs[first].step-s.rungs[first-1].step == gap &&
+		sameAmount(left[first-1].minus(left[first-2]), amount) {
 		first--
 	}
 	out := make([]rung, n-first+1)
@@ -188,7 +189,8 @@ const (
 func (s *series) fromCycle(t *trend) bool {
 	left, n := s.rungFloors(), len(s.rungs)
 	same := func(i, k int) bool {
-		return s.rungs[i].step-s.rungs[i-1].step == s.rungs[i-k].step-s.rungs[i-k-1].step && sameAmount(left[i].minus(left[i-1]), left[i-k].minus(left[i-k-1]))
+		return s.rungs[i].step-s.rungs[i-1].step == s.rungs[i-k].step-s.rungs[i-k-1].step &&
+			sameAmount(left[i].minus(left[i-1]), left[i-k].minus(left[i-k-1]))
 	}
 	for k := 2; k <= maxCycle && minCycles*k < n; k++ {
 		i := n - 1

@@ -51,7 +51,8 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 	left := survivors(s.windows)
 	end := left[len(left)-1]
 	latest := s.latest()
-	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1].plus(s.lent), base: r.base}
+	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1].plus(s.lent),
+		base: r.base}
 	known := s.fromLatest(&t, of, r, left) || s.fromLadder(&t) || s.fromCycle(&t)
 	if !known || t.step.steeper(over(s.grown(&t, r, left))) {
 		s.fromWindows(&t, r, left, of)

@@ -193,7 +193,8 @@ func (w *Watch) Report(o *Options) *Report {
 
 // steps describes the steps seen so far.
 func (w *Watch) steps() Steps {
-	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(), base: w.base}
+	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(),
+		base: w.base}
 	if s.Count > 0 {
 		s.Period = float64(w.last.Time-w.since.Time) / float64(s.Count)
 	}

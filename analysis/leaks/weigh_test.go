@@ -23,17 +23,18 @@ func TestWeighed(t *testing.T) {
 		o     *Options
 		note  bool
 	}{
-		"a number of each epoch":          {853, free(20*gib, 24*gib), true},
-		"a number of each step":           {51200, free(20*gib, 24*gib), false},
-		"full in 29 days":                 {gib / (29 * 86400.), free(gib, gib), false},
-		"full in 31 days":                 {gib / (31 * 86400.), free(gib, gib), true},
-		"little of a device almost full":  {80 * gib / 1001. / 86400, free(gib, 80*gib), true},
-		"more of it":                      {80 * gib / 999. / 86400, free(gib, 80*gib), false},
-		"full within a day":               {80 * gib / 1001. / 86400, free(gib/16, 80*gib), false},
-		"a full device":                   {1, free(0, gib), false},
-		"nothing known":                   {1600, &Options{}, true},
-		"nothing known, more":             {1700, &Options{}, false},
-		"only the size, of an ended one":  {31000, &Options{Size: map[event.Device]uint64{{Type: event.DeviceCUDA}: 80 * gib}, Ended: true}, true},
+		"a number of each epoch":         {853, free(20*gib, 24*gib), true},
+		"a number of each step":          {51200, free(20*gib, 24*gib), false},
+		"full in 29 days":                {gib / (29 * 86400.), free(gib, gib), false},
+		"full in 31 days":                {gib / (31 * 86400.), free(gib, gib), true},
+		"little of a device almost full": {80 * gib / 1001. / 86400, free(gib, 80*gib), true},
+		"more of it":                     {80 * gib / 999. / 86400, free(gib, 80*gib), false},
+		"full within a day":              {80 * gib / 1001. / 86400, free(gib/16, 80*gib), false},
+		"a full device":                  {1, free(0, gib), false},
+		"nothing known":                  {1600, &Options{}, true},
+		"nothing known, more":            {1700, &Options{}, false},
+		"only the size, of an ended one": {31000, &Options{Size: map[event.Device]uint64{{Type: event.DeviceCUDA}: 80 * gib}, Ended: true},
+			true},
 		"of a device that is not in them": {31000, &Options{Size: map[event.Device]uint64{{Type: event.DeviceHIP}: 80 * gib}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +58,8 @@ func TestWeighedTogether(t *testing.T) {
 	findings, notes := weigh(many, &Steps{Period: 1e9}, &Options{})
 	require.Len(t, notes, 16, "1,657 B a second fill 4 GiB in a month")
 	require.Len(t, findings, 84)
-	findings, notes = weigh([]Finding{{Bytes: 1e6, Line: 1}, {Bytes: 3e5, Line: 2}, {Bytes: 10, Line: 3}, {Bytes: 5, Line: 4}}, &Steps{Period: 1e9}, &Options{})
+	findings, notes = weigh([]Finding{{Bytes: 1e6, Line: 1}, {Bytes: 3e5, Line: 2}, {Bytes: 10, Line: 3}, {Bytes: 5, Line: 4}},
+		&Steps{Period: 1e9}, &Options{})
 	require.Equal(t, []int{1, 2}, []int{findings[0].Line, findings[1].Line})
 	require.Equal(t, []int{3, 4}, []int{notes[0].Line, notes[1].Line})
 	r := &Report{Steps: Steps{Period: 1e9}, Notes: notes}

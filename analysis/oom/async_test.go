@@ -13,8 +13,10 @@ import (
 
 // Stacks of PyTorch's backend cudaMallocAsync, at two lines.
 const (
-	asyncLoad = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync /home/a/train.py:10:load"
-	asyncGrow = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync /home/a/train.py:8:grow"
+	asyncLoad = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync " +
+		"/home/a/train.py:10:load"
+	asyncGrow = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync " +
+		"/home/a/train.py:8:grow"
 )
 
 // async is a call of the driver, which does not say of which device.
@@ -33,7 +35,8 @@ func TestAsync(t *testing.T) {
 		total figures.Bytes
 		want  Decision
 	}{
-		"full": {20 * mib, false, 100 * mib, Full}, "absurd": {101 * mib, false, 100 * mib, AbsurdRequest}, "an extension": {16 * mib, true, 100 * mib, DriverError},
+		"full": {20 * mib, false, 100 * mib, Full}, "absurd": {101 * mib, false, 100 * mib, AbsurdRequest},
+		"an extension": {16 * mib, true, 100 * mib, DriverError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram()
@@ -50,7 +53,8 @@ func TestAsync(t *testing.T) {
 			at := p.now()
 			used := figures.DriverUse{Device: 0, Used: 77 * mib, Total: tt.total, All: 82 * mib}
 			others := []figures.Processes{{Device: 0, By: []figures.ProcessUse{{PID: 9, Used: 5 * mib}}}}
-			r := p.find(t, Input{Ended: true, Readings: []figures.Reading{{Time: at + 1, Failed: at, Driver: []figures.DriverUse{used}, Others: others}}})
+			r := p.find(t, Input{Ended: true, Readings: []figures.Reading{{Time: at + 1, Failed: at, Driver: []figures.DriverUse{used},
+				Others: others}}})
 			require.Len(t, r.Cases, 1)
 			c := &r.Cases[0]
 			require.Equal(t, tt.want, c.Decision)
@@ -58,7 +62,8 @@ func TestAsync(t *testing.T) {
 			require.Equal(t, event.Device{Type: event.DeviceCUDA}, c.Device)
 			require.Equal(t, !tt.other, c.Own)
 			require.Equal(t, []uint64{60 * mib, u, 5 * mib}, []uint64{c.Torch.Allocated, c.Torch.Reserved, c.Other.Bytes})
-			require.Equal(t, []uint64{12 * mib, 5 * mib, 18 * mib}, []uint64{c.Context, c.Others, c.Free}, "77 of the process are 60, 5 and what is left")
+			require.Equal(t, []uint64{12 * mib, 5 * mib, 18 * mib}, []uint64{c.Context, c.Others, c.Free},
+				"77 of the process are 60, 5 and what is left")
 			require.Len(t, c.Top, 1)
 			require.Equal(t, "train.py:10 load", c.Top[0].Site)
 			require.EqualValues(t, 60*mib, c.Top[0].Bytes)

@@ -22,11 +22,13 @@ import (
 // mpsDevice is as c10/core/DeviceType.h numbers it.
 const mpsDevice event.DeviceType = 13
 
-const asyncCall = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync /home/a/train.py:5:main"
+const asyncCall = "libcudart.so!cudaMallocAsync libc10_cuda.so!c10::cuda::CUDACachingAllocator::CudaMallocAsync::mallocAsync " +
+	"/home/a/train.py:5:main"
 
 // TestAsyncTotals: the blocks of PyTorch's own calls of cudaMallocAsync add up by device, in a process without a caching allocator.
 func TestAsyncTotals(t *testing.T) {
-	trace, err := view.NewTrace(&eventtest.Stream{Stacks: map[event.StackID]*event.Stack{1: eventtest.Stack(asyncCall), 2: eventtest.Stack(foreign)}}, nil)
+	trace, err := view.NewTrace(&eventtest.Stream{Stacks: map[event.StackID]*event.Stack{1: eventtest.Stack(asyncCall),
+		2: eventtest.Stack(foreign)}}, nil)
 	require.NoError(t, err)
 	a := newAsync(trace)
 	block := func(size uint64, change func(*heap.Block)) *heap.Block {
@@ -132,7 +134,8 @@ func TestCaught(t *testing.T) {
 		want          Answer
 	}{
 		{"it ended, with which status is not known", true, false, nil, Unknown}, {"it failed", true, false, new(1), No},
-		{"it ended by itself", true, false, new(0), Yes}, {"it went on, and failed", true, true, new(1), Yes}, {"it runs", false, false, nil, Unknown},
+		{"it ended by itself", true, false, new(0), Yes}, {"it went on, and failed", true, true, new(1), Yes},
+		{"it runs", false, false, nil, Unknown},
 	} {
 		f := newFollower(&Input{Trace: trace, Steps: &steps.Table{}, Ended: c.ended, Exit: c.exit})
 		f.wait(&refusals.Refusal{WentOn: c.wentOn, Reported: true, Event: event.Event{Size: 5, PID: 7, Time: 3, Layer: event.LayerTorch}}, 4)
@@ -165,7 +168,8 @@ func TestSameEvent(t *testing.T) {
 	x := event.Event{Time: 1, PID: 2, TID: 3, Layer: event.LayerTorch}
 	require.True(t, isSame(&x, &x))
 	for _, change := range []func(*event.Event){
-		func(e *event.Event) { e.Time++ }, func(e *event.Event) { e.PID++ }, func(e *event.Event) { e.TID++ }, func(e *event.Event) { e.Layer = event.LayerDevice },
+		func(e *event.Event) { e.Time++ }, func(e *event.Event) { e.PID++ }, func(e *event.Event) { e.TID++ },
+		func(e *event.Event) { e.Layer = event.LayerDevice },
 	} {
 		y := x
 		change(&y)
@@ -227,7 +231,8 @@ func TestUse(t *testing.T) {
 	require.EqualValues(t, 58, of(func(c *Case) { c.Async = true }))
 	require.Zero(t, of(func(c *Case) { c.Others = 58 }))
 	for _, change := range []func(*Case){
-		func(c *Case) { c.Total = u }, func(c *Case) { c.Others = u }, func(c *Case) { c.Context = u }, func(c *Case) { c.Torch.Reserved = u }, func(c *Case) { c.Others = 59 },
+		func(c *Case) { c.Total = u }, func(c *Case) { c.Others = u }, func(c *Case) { c.Context = u }, func(c *Case) { c.Torch.Reserved = u },
+		func(c *Case) { c.Others = 59 },
 	} {
 		require.EqualValues(t, u, of(change))
 	}

@@ -72,8 +72,9 @@ func (w *world) toCase() *Case {
 	const m = mib
 	u := event.Unknown
 	c := &Case{
-		Reported: true, Requested: uint64(w.request) * m, Asked: uint64(w.request) * m, Tries: 2, Total: uint64(w.total) * m, Context: uint64(w.context) * m,
-		Others: uint64(w.others) * m, Other: heap.Count{Bytes: uint64(w.outside) * m}, Limit: u, Healthy: u, Follows: uint64(w.follows) * m,
+		Reported: true, Requested: uint64(w.request) * m, Asked: uint64(w.request) * m, Tries: 2, Total: uint64(w.total) * m,
+		Context: uint64(w.context) * m,
+		Others:  uint64(w.others) * m, Other: heap.Count{Bytes: uint64(w.outside) * m}, Limit: u, Healthy: u, Follows: uint64(w.follows) * m,
 		Largest: m, Pieces: uint64(w.pieces) * m, asks: true, whole: true, usual: unknownUsual(),
 		Torch: balance.Torch{Allocated: uint64(w.allocated()) * m, Reserved: uint64(w.reserved()) * m, Pending: u},
 		Free:  uint64(w.total-w.context-w.others-w.outside-w.reserved()) * m,

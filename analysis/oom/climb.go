@@ -44,7 +44,8 @@ func (c *climb) see(time, before, after uint64, made heap.Count) {
 // riseShare: a rise is at least one part in this number of the total.
 const riseShare = 2
 
-// began returns where the rise to a total began: at the lowest level from which the total rose without a time in which more than the total of
+// began returns where the rise to a total began: at the lowest level from which the total rose without a time in which more than the total
+// of
 // that time was freed again, as steps do. ok is false if most of the total was there before.
 func (c *climb) began(total uint64, made heap.Count) (out crossing, ok bool) {
 	out = crossing{total: total, made: made.Bytes}

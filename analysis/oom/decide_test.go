@@ -104,22 +104,33 @@ func TestDecide(t *testing.T) {
 		"more pieces, of what is not known": {made(func(c *Case) { c.Pieces, c.Follows = 6*gib, event.Unknown }), Fragmentation, nil},
 		"pieces below a twentieth":          {made(func(c *Case) { c.Pieces = gib + 1 }), Full, nil},
 		"a piece that is large enough":      {made(func(c *Case) { c.Pieces, c.Largest = 2*gib, gib }), Full, nil},
-		"pieces, and a larger leak":         {made(func(c *Case) { c.Pieces, c.Findings = 2*gib, found(3*gib, leaks.High) }), Leak, []Decision{Fragmentation}},
-		"pieces, and a smaller leak":        {made(func(c *Case) { c.Pieces, c.Findings = 4*gib, found(3*gib, leaks.High) }), Fragmentation, []Decision{Leak}},
-		"another pool":                      {made(func(c *Case) { c.Pools = []PoolFree{{Private: true, Free: 2 * gib, Largest: gib}} }), PrivatePool, nil},
-		"another pool, in pieces":           {made(func(c *Case) { c.Pools = []PoolFree{{Private: true, Free: 2 * gib, Largest: gib - 1}} }), Full, nil},
-		"another pool, whole segments":      {made(func(c *Case) { c.Pools = []PoolFree{{Private: true, Free: 2 * gib, FreeWhole: 2 * gib, Largest: mib}} }), PrivatePool, nil},
-		"its own pool":                      {made(func(c *Case) { c.Pools = []PoolFree{{Request: true, Free: 2 * gib, Largest: gib}} }), Full, nil},
-		"its own limit":                     {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, 4*gib }), Limit, nil},
-		"its limit, of an unknown device":   {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, event.Unknown }), Limit, nil},
-		"its limit, and others":             {made(func(c *Case) { c.Tries, c.Asked, c.Free, c.Others = 0, event.Unknown, 4*gib, 9*gib }), Limit, nil},
-		"its limit, and no more is free":    {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, gib-1 }), Full, nil},
-		"the driver's calls are not known":  {made(func(c *Case) { c.Tries, c.Asked, c.asks = 0, event.Unknown, false }), Full, nil},
-		"others":                            {made(func(c *Case) { c.Others = 3 * gib }), OtherProcess, nil},
-		"others below a tenth":              {made(func(c *Case) { c.Others = 2 * gib }), Full, nil},
-		"outside":                           {made(func(c *Case) { c.Other = heap.Count{Objects: 1, Bytes: 3 * gib} }), OutsidePyTorch, nil},
-		"outside and more of others":        {made(func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 3 * gib}, 4*gib }), OtherProcess, []Decision{OutsidePyTorch}},
-		"more outside than others":          {made(func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 4 * gib}, 3*gib }), OutsidePyTorch, []Decision{OtherProcess}},
+		"pieces, and a larger leak": {made(func(c *Case) { c.Pieces, c.Findings = 2*gib, found(3*gib, leaks.High) }), Leak,
+			[]Decision{Fragmentation}},
+		"pieces, and a smaller leak": {made(func(c *Case) { c.Pieces, c.Findings = 4*gib, found(3*gib, leaks.High) }), Fragmentation,
+			[]Decision{Leak}},
+		"another pool": {made(func(c *Case) { c.Pools = []PoolFree{{Private: true, Free: 2 * gib, Largest: gib}} }),
+			PrivatePool, nil},
+		"another pool, in pieces": {made(func(c *Case) { c.Pools = []PoolFree{{Private: true, Free: 2 * gib, Largest: gib - 1}} }),
+			Full, nil},
+		"another pool, whole segments": {made(func(c *Case) {
+			c.Pools = []PoolFree{{Private: true, Free: 2 * gib, FreeWhole: 2 * gib,
+				Largest: mib}}
+		}), PrivatePool, nil},
+		"its own pool": {made(func(c *Case) { c.Pools = []PoolFree{{Request: true, Free: 2 * gib, Largest: gib}} }), Full,
+			nil},
+		"its own limit":                   {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, 4*gib }), Limit, nil},
+		"its limit, of an unknown device": {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, event.Unknown }), Limit, nil},
+		"its limit, and others": {made(func(c *Case) { c.Tries, c.Asked, c.Free, c.Others = 0, event.Unknown, 4*gib, 9*gib }),
+			Limit, nil},
+		"its limit, and no more is free":   {made(func(c *Case) { c.Tries, c.Asked, c.Free = 0, event.Unknown, gib-1 }), Full, nil},
+		"the driver's calls are not known": {made(func(c *Case) { c.Tries, c.Asked, c.asks = 0, event.Unknown, false }), Full, nil},
+		"others":                           {made(func(c *Case) { c.Others = 3 * gib }), OtherProcess, nil},
+		"others below a tenth":             {made(func(c *Case) { c.Others = 2 * gib }), Full, nil},
+		"outside":                          {made(func(c *Case) { c.Other = heap.Count{Objects: 1, Bytes: 3 * gib} }), OutsidePyTorch, nil},
+		"outside and more of others": {made(func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 3 * gib}, 4*gib }),
+			OtherProcess, []Decision{OutsidePyTorch}},
+		"more outside than others": {made(func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 4 * gib}, 3*gib }),
+			OutsidePyTorch, []Decision{OtherProcess}},
 		"others that are not known":         {made(func(c *Case) { c.Others, c.Free = event.Unknown, event.Unknown }), Full, nil},
 		"a limit that was read, and obeyed": {made(func(c *Case) { c.limits = []uint64{23 * gib} }), Full, nil},
 		"waits for another stream":          {made(func(c *Case) { c.Torch.Pending = 2 * gib }), PendingFrees, nil},
@@ -136,20 +147,31 @@ func TestDecide(t *testing.T) {
 func TestDecideSteps(t *testing.T) {
 	const larger = LargerStep
 	for name, tt := range map[string]decided{
-		"a step like those before":         {trains(23*gib, func(*Case) {}), Full, nil},
-		"a larger step":                    {trains(22*gib+512*mib, func(*Case) {}), larger, nil},
-		"a step that adds more":            {trains(23*gib, func(c *Case) { c.rise = 2*gib + 512*mib }), larger, nil},
-		"a step that is hardly larger":     {trains(22*gib+512*mib+1, func(*Case) {}), Full, nil},
-		"what grew is no larger step":      {trains(22*gib, func(c *Case) { c.Findings, c.net, c.rise = found(3*gib, leaks.High), 3*gib, 3*gib }), Leak, nil},
-		"others as always, a leak":         {trains(23*gib, func(c *Case) { c.Others, c.usualOthers, c.Findings, c.net = 9*gib, 9*gib, found(gib, leaks.High), gib }), Leak, []Decision{OtherProcess}},
-		"others that grow":                 {trains(23*gib, func(c *Case) { c.Others, c.usualOthers = 9*gib, 5*gib }), OtherProcess, nil},
-		"others that grow more than it":    {trains(23*gib, func(c *Case) { c.Others, c.usualOthers, c.Findings, c.net = 9*gib, 5*gib, found(gib, leaks.High), gib }), OtherProcess, []Decision{Leak}},
-		"outside as always, a larger step": {trains(22*gib, func(c *Case) { c.Other.Bytes, c.usualOther = 5*gib, 5*gib }), larger, []Decision{OutsidePyTorch}},
+		"a step like those before":     {trains(23*gib, func(*Case) {}), Full, nil},
+		"a larger step":                {trains(22*gib+512*mib, func(*Case) {}), larger, nil},
+		"a step that adds more":        {trains(23*gib, func(c *Case) { c.rise = 2*gib + 512*mib }), larger, nil},
+		"a step that is hardly larger": {trains(22*gib+512*mib+1, func(*Case) {}), Full, nil},
+		"what grew is no larger step": {trains(22*gib, func(c *Case) {
+			c.Findings, c.net, c.rise = found(3*gib, leaks.High), 3*gib,
+				3*gib
+		}), Leak, nil},
+		"others as always, a leak": {trains(23*gib, func(c *Case) {
+			c.Others, c.usualOthers, c.Findings, c.net = 9*gib, 9*gib,
+				found(gib, leaks.High), gib
+		}), Leak, []Decision{OtherProcess}},
+		"others that grow": {trains(23*gib, func(c *Case) { c.Others, c.usualOthers = 9*gib, 5*gib }), OtherProcess, nil},
+		"others that grow more than it": {trains(23*gib, func(c *Case) {
+			c.Others, c.usualOthers, c.Findings, c.net = 9*gib, 5*gib,
+				found(gib, leaks.High), gib
+		}), OtherProcess, []Decision{Leak}},
+		"outside as always, a larger step": {trains(22*gib, func(c *Case) { c.Other.Bytes, c.usualOther = 5*gib, 5*gib }), larger,
+			[]Decision{OutsidePyTorch}},
 		"a limit as always, a leak": {trains(23*gib, func(c *Case) {
 			c.Tries, c.Asked, c.Free, c.Findings, c.net = 0, event.Unknown, 9*gib, found(2*gib, leaks.High), 2*gib
 		}), Leak, []Decision{Limit}},
-		"pieces as always, a larger step": {trains(22*gib+512*mib, func(c *Case) { c.Pieces, c.idle = 2*gib, 2*gib }), larger, []Decision{Fragmentation}},
-		"more pieces than before":         {trains(22*gib+512*mib, func(c *Case) { c.Pieces = 2 * gib }), Fragmentation, []Decision{LargerStep}},
+		"pieces as always, a larger step": {trains(22*gib+512*mib, func(c *Case) { c.Pieces, c.idle = 2*gib, 2*gib }), larger,
+			[]Decision{Fragmentation}},
+		"more pieces than before": {trains(22*gib+512*mib, func(c *Case) { c.Pieces = 2 * gib }), Fragmentation, []Decision{LargerStep}},
 		"a limit, a loop after the steps": {trains(22*gib, func(c *Case) {
 			c.Tries, c.Asked, c.Free, c.Site, c.Grown.Site = 0, event.Unknown, 9*gib, "a.py:3", "a.py:3"
 		}), Limit, nil},
@@ -157,7 +179,9 @@ func TestDecideSteps(t *testing.T) {
 			c.Tries, c.Asked, c.Free, c.Site, c.Grown.Site, c.Grown.Phase = 0, event.Unknown, 9*gib, "a.py:3", "a.py:3", phases.Forward
 		}), larger, []Decision{Limit}},
 		"only a loop after the steps": {trains(22*gib, func(c *Case) { c.Site, c.Grown.Site = "a.py:3", "a.py:3" }), larger, nil},
-		"a graph's pool as always":    {trains(22*gib+512*mib, func(c *Case) { c.Pools, c.kept = []PoolFree{{Private: true, Free: 2 * gib, FreeWhole: 2 * gib}}, 2*gib }), larger, []Decision{PrivatePool}},
+		"a graph's pool as always": {trains(22*gib+512*mib,
+			func(c *Case) { c.Pools, c.kept = []PoolFree{{Private: true, Free: 2 * gib, FreeWhole: 2 * gib}}, 2*gib }), larger,
+			[]Decision{PrivatePool}},
 	} {
 		tt.require(t, name)
 	}
@@ -188,7 +212,8 @@ func TestDoubt(t *testing.T) {
 // TestFreePrivate: the request's own pool does not count, whatever it is.
 func TestFreePrivate(t *testing.T) {
 	c := made(func(c *Case) {
-		c.Pools = []PoolFree{{Request: true, Private: true, Free: gib, Largest: gib}, {Private: true, Free: 2 * gib, Largest: mib}, {Private: true, Free: gib, Largest: 2 * mib}}
+		c.Pools = []PoolFree{{Request: true, Private: true, Free: gib, Largest: gib}, {Private: true, Free: 2 * gib, Largest: mib},
+			{Private: true, Free: gib, Largest: 2 * mib}}
 	})
 	free, largest := c.FreePrivate()
 	require.Equal(t, []uint64{3 * gib, 2 * mib}, []uint64{free, largest})
@@ -207,7 +232,8 @@ func TestCached(t *testing.T) {
 
 // TestLimitBounds: a limit lies between what is reserved and what would have been.
 func TestLimitBounds(t *testing.T) {
-	for requested, segment := range map[uint64]uint64{512: 2 * mib, mib: 2 * mib, mib + 512: 20 * mib, 10*mib - 512: 20 * mib, 10 * mib: 10 * mib, 11*mib + 512: 12 * mib} {
+	for requested, segment := range map[uint64]uint64{512: 2 * mib, mib: 2 * mib, mib + 512: 20 * mib, 10*mib - 512: 20 * mib,
+		10 * mib: 10 * mib, 11*mib + 512: 12 * mib} {
 		c := made(func(c *Case) { c.Tries, c.Asked, c.Requested = 0, event.Unknown, requested })
 		c.decide()
 		require.Equal(t, []uint64{23 * gib, 23*gib + segment}, []uint64{c.Limit, c.LimitBelow})

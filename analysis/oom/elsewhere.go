@@ -87,7 +87,8 @@ func (c *Case) setUnseen() {
 		c.setRest(own)
 		return
 	}
-	if c.Free != event.Unknown || c.Others != event.Unknown || !c.asks || !c.whole || c.Async || c.Tries == 0 || c.Asked == event.Unknown || c.Total == event.Unknown || own == event.Unknown {
+	if c.Free != event.Unknown || c.Others != event.Unknown || !c.asks || !c.whole || c.Async || c.Tries == 0 || c.Asked == event.Unknown ||
+		c.Total == event.Unknown || own == event.Unknown {
 		return
 	}
 	if own+c.Asked <= c.Total {

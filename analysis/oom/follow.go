@@ -281,8 +281,9 @@ func (f *follower) setBalance(c *Case, h *heap.Heap) {
 	if p, ok := h.Parts(c.PID, c.Device); ok {
 		in.TorchWhy = ""
 		in.Torch = []figures.TorchMemory{{
-			Device: int(c.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated), Requested: figures.Bytes(p.Requested),
-			Pending: figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit), Free: figures.Bytes(p.Free),
+			Device: int(c.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated),
+			Requested: figures.Bytes(p.Requested),
+			Pending:   figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit), Free: figures.Bytes(p.Free),
 		}}
 	}
 	b := balance.New(in)
@@ -345,6 +346,7 @@ func (c *Case) sumCategories() {
 
 func sortHoldings(rows []Holding) {
 	sorts.Func(rows, func(x, y Holding) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Holder, y.Holder), cmp.Compare(x.Category, y.Category))
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Holder, y.Holder),
+			cmp.Compare(x.Category, y.Category))
 	})
 }

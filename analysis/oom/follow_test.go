@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	u          = event.Unknown
-	base       = uint64(0x7f0000000000)
-	segment    = "libcudart.so!cudaMalloc libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc /home/a/train.py:5:main"
+	u       = event.Unknown
+	base    = uint64(0x7f0000000000)
+	segment = "libcudart.so!cudaMalloc libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc " +
+		"/home/a/train.py:5:main"
 	foreign    = "libcudart.so!cudaMalloc libfoo.so!foo /home/a/train.py:60:main"
 	asks       = eventtest.Report + " /home/a/train.py:8:grow"
 	keeps      = eventtest.Report + " /home/a/train.py:10:load"
@@ -109,7 +110,8 @@ func TestFindCase(t *testing.T) {
 	p := divided()
 	at := p.now()
 	r := p.find(t, Input{Ended: true, Exit: new(1), Leaks: &leaks.Report{Findings: []leaks.Finding{
-		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerTorch, LiveBytes: 1}, {Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerDevice},
+		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerTorch, LiveBytes: 1},
+		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerDevice},
 		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerTorch},
 	}}})
 	require.Len(t, r.Cases, 1)
@@ -136,11 +138,14 @@ func TestFindCase(t *testing.T) {
 	require.EqualValues(t, 31*mib, c.Pieces)
 	require.EqualValues(t, 16*mib, c.Largest)
 	require.Equal(t, []Pin{
-		{base + 100*mib, 20 * mib, 16 * mib, 16 * mib, []Holding{{"train.py:11 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 4 * mib}}}},
+		{base + 100*mib, 20 * mib, 16 * mib, 16 * mib,
+			[]Holding{{"train.py:11 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 4 * mib}}}},
 		{base, 20 * mib, 15 * mib, 8 * mib, []Holding{
-			{"train.py:11 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 3 * mib}}, {"train.py:10 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 2 * mib}},
+			{"train.py:11 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 3 * mib}},
+			{"train.py:10 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 2 * mib}},
 		}},
-		{base + 200*mib, 2 * mib, 2*mib - 512, 2*mib - 512, []Holding{{"train.py:10 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 512}}}},
+		{base + 200*mib, 2 * mib, 2*mib - 512, 2*mib - 512,
+			[]Holding{{"train.py:10 load", view.NoHolder, "", heap.Count{Objects: 1, Bytes: 512}}}},
 	}, c.Pins)
 	require.Len(t, c.Top, 2)
 	require.Equal(t, []any{"train.py:11 load", uint64(7 * mib), uint64(2)}, []any{c.Top[0].Site, c.Top[0].Bytes, c.Top[0].Objects})
@@ -185,19 +190,22 @@ func TestFindReadings(t *testing.T) {
 		{Time: 1, Driver: driver(3 * mib), Others: []figures.Processes{{Device: 0, By: []figures.ProcessUse{{PID: 1, Used: 1}}}}},
 		{
 			Time: at - 1, Driver: driver(57 * mib), Limits: []figures.Limit{{Device: 1, Bytes: 1}, {Device: 0, Bytes: 44 * mib}},
-			Others:  []figures.Processes{{Device: 1, By: []figures.ProcessUse{{PID: 2, Used: 2}}}, {Device: 0, By: []figures.ProcessUse{{PID: 3, Used: 20 * mib}, {PID: 4, Used: 10 * mib}}}},
+			Others: []figures.Processes{{Device: 1, By: []figures.ProcessUse{{PID: 2, Used: 2}}},
+				{Device: 0, By: []figures.ProcessUse{{PID: 3, Used: 20 * mib}, {PID: 4, Used: 10 * mib}}}},
 			Private: []figures.Range{{Device: 0, Addr: base + 100*mib, Size: 20 * mib}, {Device: 1, Addr: base, Size: 20 * mib}},
 			Held:    []figures.HeldAt{{Site: "train.py:11 load", Holder: "old", Bytes: mib, Blocks: 1}},
 		},
 		{Time: at + 5, Driver: driver(1), Limits: []figures.Limit{{Device: 0, Bytes: 7}}}, // of later
 		{Time: at + 9, Failed: at, Held: []figures.HeldAt{
-			{Site: "train.py:11 load", Holder: "model.weight", What: "parameters", Bytes: 4 * mib, Blocks: 1}, {Site: "train.py:11 load", Holder: view.NoHolder, Bytes: 1, Blocks: 1},
+			{Site: "train.py:11 load", Holder: "model.weight", What: "parameters", Bytes: 4 * mib, Blocks: 1},
+			{Site: "train.py:11 load", Holder: view.NoHolder, Bytes: 1, Blocks: 1},
 			{Site: "train.py:10 load", Holder: "too much", Bytes: 3 * mib, Blocks: 1},
 		}},
 	}})
 	c := &r.Cases[0]
 	// The driver's 57 MiB are 42 of segments, 5 of libfoo's, and 10 more. Of the device's 90 MiB in use 3 are of no process.
-	require.Equal(t, []uint64{100 * mib, 10 * mib, 30 * mib, 3 * mib, 10 * mib, at - 1}, []uint64{c.Total, c.Context, c.Others, c.Rest, c.Free, c.Read})
+	require.Equal(t, []uint64{100 * mib, 10 * mib, 30 * mib, 3 * mib, 10 * mib, at - 1},
+		[]uint64{c.Total, c.Context, c.Others, c.Rest, c.Free, c.Read})
 	require.Equal(t, []figures.ProcessUse{{PID: 3, Used: 20 * mib}, {PID: 4, Used: 10 * mib}}, c.By)
 	private := c.Pools[pool(c, 7)]
 	require.True(t, private.Private)
@@ -205,7 +213,8 @@ func TestFindReadings(t *testing.T) {
 	require.EqualValues(t, 15*mib, c.Pieces)
 	require.EqualValues(t, 8*mib, c.Largest)
 	require.Equal(t, at+9, c.HeldAt)
-	require.Equal(t, Holding{"train.py:11 load", "model.weight", phases.OfHolder("parameters"), heap.Count{Objects: 1, Bytes: 4 * mib}}, c.Top[0])
+	require.Equal(t, Holding{"train.py:11 load", "model.weight", phases.OfHolder("parameters"), heap.Count{Objects: 1, Bytes: 4 * mib}},
+		c.Top[0])
 	require.Equal(t, []any{"train.py:11 load", view.NoHolder, uint64(3 * mib)}, []any{c.Top[1].Site, c.Top[1].Holder, c.Top[1].Bytes})
 	require.Equal(t, []any{"train.py:10 load", view.NoHolder, uint64(2*mib + 512)}, []any{c.Top[2].Site, c.Top[2].Holder, c.Top[2].Bytes})
 }
@@ -225,7 +234,8 @@ func TestFindDriverMoved(t *testing.T) {
 		require.Equal(t, u, c.Free, name)
 	}
 	p := divided()
-	c := &p.find(t, Input{Readings: []figures.Reading{{Time: p.now() - 1, Driver: []figures.DriverUse{{Device: 0, Used: 47 * mib, Total: 100 * mib}}}}}).Cases[0]
+	c := &p.find(t, Input{Readings: []figures.Reading{{Time: p.now() - 1,
+		Driver: []figures.DriverUse{{Device: 0, Used: 47 * mib, Total: 100 * mib}}}}}).Cases[0]
 	require.Zero(t, c.Context, "as much as is known")
 }
 
@@ -328,7 +338,8 @@ func TestDivide(t *testing.T) {
 		return Holding{Site: "a", Holder: view.NoHolder, Category: "inputs", Count: heap.Count{Bytes: bytes, Objects: objects}}
 	}
 	held := func(bytes, blocks uint64) map[string][]figures.HeldAt {
-		return map[string][]figures.HeldAt{"a": {{Site: "a", Holder: "x", Bytes: bytes, Blocks: blocks}}, "b": {{Site: "b", Holder: "y", Bytes: 1, Blocks: 1}}}
+		return map[string][]figures.HeldAt{"a": {{Site: "a", Holder: "x", Bytes: bytes, Blocks: blocks}},
+			"b": {{Site: "b", Holder: "y", Bytes: 1, Blocks: 1}}}
 	}
 	x := func(bytes, objects uint64) Holding {
 		return Holding{Site: "a", Holder: "x", Category: "inputs", Count: heap.Count{Bytes: bytes, Objects: objects}}
@@ -392,8 +403,9 @@ func TestPlace(t *testing.T) {
 	device := func(index int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: index} }
 	alloc := func(pid uint32, index int8) event.Event {
 		return event.Event{
-			Time: 1, PID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: device(index), Addr: 0x1000 * uint64(pid), Size: 512, Allocated: 512,
-			Reserved: 1024, Requested: 512, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+			Time: 1, PID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: device(index), Addr: 0x1000 * uint64(pid), Size: 512,
+			Allocated: 512,
+			Reserved:  1024, Requested: 512, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 		}
 	}
 	for _, c := range []struct {
@@ -573,9 +585,10 @@ func TestUnreturned(t *testing.T) {
 		reading []figures.Reading
 		want    PoolOwner
 	}{
-		"not read":       {nil, ""},
-		"a CUDA graph's": {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{4, 0}}}}}, GraphPool},
-		"a MemPool":      {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{0, 4}}}}}, ProgramPool},
+		"not read": {nil, ""},
+		"a CUDA graph's": {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{4, 0}}}}},
+			GraphPool},
+		"a MemPool": {[]figures.Reading{{Private: []figures.Range{{Addr: base + 100*mib, Size: 200 * mib, Pool: [2]uint64{0, 4}}}}}, ProgramPool},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram()

@@ -32,7 +32,8 @@ func makesStateIn(callers string) string {
 // makes state of its own, as far apart as phases are; optimizers that take turns, and a second group of parameters
 // of the same one, leave nothing.
 func TestEnded(t *testing.T) {
-	const tune, fit = "/home/a/train.py:9:Trainer.steps /home/a/train.py:30:Trainer.tune /home/a/train.py:50:main", "/home/a/train.py:9:Trainer.steps /home/a/train.py:33:Trainer.fit /home/a/train.py:51:main"
+	const tune, fit = "/home/a/train.py:9:Trainer.steps /home/a/train.py:30:Trainer.tune /home/a/train.py:50:main",
+		"/home/a/train.py:9:Trainer.steps /home/a/train.py:33:Trainer.fit /home/a/train.py:51:main"
 	for name, tt := range map[string]struct {
 		steps    int
 		old, new string

@@ -35,9 +35,10 @@ func TestContext(t *testing.T) {
 		"42 of segments and 5 of libfoo":  {[]figures.DriverUse{use(0, 57*mib)}, nil, 10 * mib},
 		"the allocator says 44":           {[]figures.DriverUse{use(0, 57*mib)}, []figures.TorchMemory{torch(0, 44*mib)}, 8 * mib},
 		"the allocator of another device": {[]figures.DriverUse{use(0, 57*mib)}, []figures.TorchMemory{torch(1, 44*mib)}, 10 * mib},
-		"two devices":                     {[]figures.DriverUse{use(1, 99*mib), use(0, 48*mib)}, []figures.TorchMemory{torch(1, 9*mib), torch(0, 41*mib)}, 2 * mib},
-		"less than is known":              {[]figures.DriverUse{use(0, 46*mib)}, []figures.TorchMemory{torch(0, 42*mib)}, u},
-		"the allocator's is not known":    {[]figures.DriverUse{use(0, 57*mib)}, []figures.TorchMemory{torch(0, figures.Unknown)}, u},
+		"two devices": {[]figures.DriverUse{use(1, 99*mib), use(0, 48*mib)},
+			[]figures.TorchMemory{torch(1, 9*mib), torch(0, 41*mib)}, 2 * mib},
+		"less than is known":           {[]figures.DriverUse{use(0, 46*mib)}, []figures.TorchMemory{torch(0, 42*mib)}, u},
+		"the allocator's is not known": {[]figures.DriverUse{use(0, 57*mib)}, []figures.TorchMemory{torch(0, figures.Unknown)}, u},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := divided()
@@ -59,7 +60,8 @@ func TestContextBeforeAttach(t *testing.T) {
 		p.allocated, p.reserved = mib, 20*mib
 		p.block(keeps, 0, mib, 0)
 		p.fail(16*mib, 1)
-		r := p.find(t, Input{Readings: []figures.Reading{{Time: p.now() - 1, Driver: []figures.DriverUse{{Device: 0, Used: 30 * mib, Total: 40 * mib}}, Torch: tt.torch}}})
+		r := p.find(t, Input{Readings: []figures.Reading{{Time: p.now() - 1,
+			Driver: []figures.DriverUse{{Device: 0, Used: 30 * mib, Total: 40 * mib}}, Torch: tt.torch}}})
 		require.Equal(t, tt.want, r.Cases[0].Context, name)
 	}
 }
@@ -152,7 +154,8 @@ func TestAdvice(t *testing.T) {
 		c.Grown.Site = ""
 		require.Empty(t, c.Advice())
 	}
-	c := Case{Phase: phases.Evaluation, Grown: Growth{Site: "lm.py:9 f", Holder: view.NoHolder, Places: 2, Made: 900, Count: heap.Count{Objects: 13}}}
+	c := Case{Phase: phases.Evaluation, Grown: Growth{Site: "lm.py:9 f", Holder: view.NoHolder, Places: 2, Made: 900,
+		Count: heap.Count{Objects: 13}}}
 	require.Empty(t, c.Advice(), "a line that frees nearly all that it allocates keeps no graph")
 	c = Case{Phase: phases.Evaluation, Spread: Growth{Places: 9}}
 	require.Equal(t, "If a graph keeps them: evaluate under torch.no_grad()", c.Advice())
@@ -183,7 +186,8 @@ func (p *program) failIn(stack string, size uint64) {
 
 // TestState: in the optimizer's first step, what it has allocated is its state; where it had some before, the step is not its first.
 func TestState(t *testing.T) {
-	makes := strings.Replace(eventtest.Adam, "_multi_tensor_adam ", "_multi_tensor_adam /v/lib/python3.11/site-packages/torch/optim/adam.py:150:Adam._init_group ", 1)
+	makes := strings.Replace(eventtest.Adam, "_multi_tensor_adam ",
+		"_multi_tensor_adam /v/lib/python3.11/site-packages/torch/optim/adam.py:150:Adam._init_group ", 1)
 	for name, tt := range map[string]struct {
 		before bool
 		fails  string

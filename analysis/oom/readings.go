@@ -53,7 +53,8 @@ func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 		}
 		for k := range v.Snapshot.Accounts {
 			// Only the allocator's own figure includes segments from before the attach.
-			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown && len(r.Torch) == 0 {
+			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown &&
+				len(r.Torch) == 0 {
 				explained = event.Unknown
 			}
 		}

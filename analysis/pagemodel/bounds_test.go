@@ -64,7 +64,8 @@ func TestPlacedBlocks(t *testing.T) {
 func TestPlacesCoarsen(t *testing.T) {
 	p := newPlacer(10)
 	to := []uint16{0, 1, 1, 2, 2, 3} // the moments 1 and 3 are given up
-	p.places.Blocks = []PlacedBlock{{Addr: 1, Alloc: 0, Free: 1}, {Addr: 2, Alloc: 1, Free: 2}, {Addr: 3, Alloc: 1, Free: 3}, {Addr: 4, Alloc: 3, Free: 4}}
+	p.places.Blocks = []PlacedBlock{{Addr: 1, Alloc: 0, Free: 1}, {Addr: 2, Alloc: 1, Free: 2}, {Addr: 3, Alloc: 1, Free: 3},
+		{Addr: 4, Alloc: 3, Free: 4}}
 	p.places.Segments = []PlacedSegment{{Addr: 1, Alloc: 1, Free: 2}, {Addr: 2, Alloc: 2, Free: 5}}
 	p.segments = map[placedKey]openSegment{{0, 7, 1}: {alloc: 1, seen: 1}, {0, 8, 1}: {alloc: 1, seen: 3}, {0, 9, 1}: {alloc: 0, seen: 4}}
 	p.coarsen(to)
@@ -107,7 +108,8 @@ func TestExtremes(t *testing.T) {
 
 // TestMergedMoments: moments at one event are one, of all their kinds, and each is found by its event.
 func TestMergedMoments(t *testing.T) {
-	got := mergeMoments([]Moment{{Event: 5, Time: 130, Kind: MomentEnd}, {Event: 2, Time: 90, Kind: MomentHigh}, {Event: 5, Time: 131, Kind: MomentPeak}, {Event: 0, Time: 100, Kind: MomentStart}}, 100, 10)
+	got := mergeMoments([]Moment{{Event: 5, Time: 130, Kind: MomentEnd}, {Event: 2, Time: 90, Kind: MomentHigh},
+		{Event: 5, Time: 131, Kind: MomentPeak}, {Event: 0, Time: 100, Kind: MomentStart}}, 100, 10)
 	require.Len(t, got, 3)
 	require.Equal(t, []uint64{0, 2, 5}, []uint64{got[0].Event, got[1].Event, got[2].Event})
 	require.Equal(t, MomentEnd|MomentPeak, got[2].Kind)
@@ -142,7 +144,8 @@ func TestTreeSources(t *testing.T) {
 	j.Alloc("libfoo.so!foo /usr/lib/python3/site-packages/lib.py:1:f /home/a/train.py:1:main", 512)
 	j.Alloc("libfoo.so!foo", 512)
 	trace, err := view.NewTrace(&j.Stream, &view.Options{Source: func(path string) io.Reader {
-		return strings.NewReader(map[string]string{"/home/a/train.py": "first\nsecond\n", "/usr/lib/python3/site-packages/lib.py": "library\n"}[path])
+		return strings.NewReader(map[string]string{"/home/a/train.py": "first\nsecond\n",
+			"/usr/lib/python3/site-packages/lib.py": "library\n"}[path])
 	}})
 	require.NoError(t, err)
 	tree := newStackTree(trace, 100)
@@ -219,7 +222,8 @@ func TestHighestPeak(t *testing.T) {
 		parts []Part
 		want  int
 	}{
-		{nil, 4}, {[]Part{part(-1, 99)}, 4}, {[]Part{part(0, 5)}, 0}, {[]Part{part(2, 5), part(3, 5)}, 2}, {[]Part{part(2, 5), part(3, 6)}, 3}, {[]Part{part(1, 0)}, 4},
+		{nil, 4}, {[]Part{part(-1, 99)}, 4}, {[]Part{part(0, 5)}, 0}, {[]Part{part(2, 5), part(3, 5)}, 2}, {[]Part{part(2, 5), part(3, 6)}, 3},
+		{[]Part{part(1, 0)}, 4},
 	} {
 		m := &Model{Parts: c.parts, Moments: make([]Moment, 5)}
 		require.Equal(t, c.want, m.highest(), c)

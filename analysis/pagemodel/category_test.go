@@ -85,7 +85,8 @@ func TestCategories(t *testing.T) {
 // several things held, it has none.
 func TestNewerBlocks(t *testing.T) {
 	job := eventtest.NewJob()
-	lines := []string{eventtest.Report + " /a/train.py:16:main", eventtest.Report + " /a/train.py:17:main", eventtest.Report + " /a/train.py:18:main"}
+	lines := []string{eventtest.Report + " /a/train.py:16:main", eventtest.Report + " /a/train.py:17:main",
+		eventtest.Report + " /a/train.py:18:main"}
 	for range 20 {
 		for _, line := range lines {
 			job.Alloc(line, 512)

@@ -129,14 +129,17 @@ func TestLayers(t *testing.T) {
 		{
 			"by category, as one line has most of it, in three categories",
 			modelOf(
-				course{line: 3, category: phases.Parameters, bytes: steady}, course{line: 4, category: phases.Gradients, bytes: [5]uint64{0, 9, 0, 9, 9}},
-				course{line: 5, category: phases.Activations, bytes: [5]uint64{0, 20, 0, 20, 0}}, course{line: 6, category: phases.Temporary, bytes: [5]uint64{0, 0, 0, 0, 1}},
+				course{line: 3, category: phases.Parameters, bytes: steady},
+				course{line: 4, category: phases.Gradients, bytes: [5]uint64{0, 9, 0, 9, 9}},
+				course{line: 5, category: phases.Activations, bytes: [5]uint64{0, 20, 0, 20, 0}},
+				course{line: 6, category: phases.Temporary, bytes: [5]uint64{0, 0, 0, 0, 1}},
 			),
 			[]string{"parameters 0 [60 60 60 60 60]", "gradients 1 [0 9 0 9 9]", "activations 2 [0 20 0 20 0]", "temporary 3 [0 0 0 0 1]"},
 		},
 		{
 			"two categories only: by line",
-			modelOf(course{line: 3, category: phases.Parameters, bytes: steady}, course{line: 4, category: phases.Gradients, bytes: [5]uint64{0, 9, 0, 9, 9}}),
+			modelOf(course{line: 3, category: phases.Parameters, bytes: steady},
+				course{line: 4, category: phases.Gradients, bytes: [5]uint64{0, 9, 0, 9, 9}}),
 			[]string{"train.py:3 main 0 [60 60 60 60 60]", "train.py:4 main 1 [0 9 0 9 9]"},
 		},
 		{
@@ -170,10 +173,12 @@ func TestLayersOther(t *testing.T) {
 // Of the former, what has a holder is drawn under its name.
 func TestLayersBefore(t *testing.T) {
 	make2 := func(holder string) *pagemodel.Model {
-		b := modelOf(course{line: 3, holder: holder, category: phases.Gradients, bytes: [5]uint64{10, 20, 10, 20, 10}}, course{line: 4, part: 1, bytes: [5]uint64{0, 0, 5, 5, 5}})
+		b := modelOf(course{line: 3, holder: holder, category: phases.Gradients, bytes: [5]uint64{10, 20, 10, 20, 10}},
+			course{line: 4, part: 1, bytes: [5]uint64{0, 0, 5, 5, 5}})
 		b.Parts[0].Before = []uint64{100, 100, 100, 90, 90}
 		b.Parts[0].Lost = []int64{0, 0, 3, 3, -2}
-		b.Parts[0].BeforeFor = []pagemodel.BeforeFor{{Holder: "model.weight", Category: phases.Parameters, Blocks: []uint64{1, 1, 1, 1, 1}, Bytes: []uint64{70, 70, 70, 60, 60}}}
+		b.Parts[0].BeforeFor = []pagemodel.BeforeFor{{Holder: "model.weight", Category: phases.Parameters, Blocks: []uint64{1, 1, 1, 1, 1},
+			Bytes: []uint64{70, 70, 70, 60, 60}}}
 		b.Parts[1].Before = []uint64{event.Unknown, event.Unknown, 8, 8, 8}
 		return b
 	}
@@ -188,7 +193,8 @@ func TestLayersBefore(t *testing.T) {
 		stacks.LostEvents + " -3 [0 0 3 3 -2]",
 	}, drawn(l, -1), "by line")
 	require.Equal(t, []string{
-		stacks.BeforeAttach + " -1 [0 0 8 8 8]", "train.py:3 main 0 [0 0 0 0 0]", "train.py:4 main 1 [0 0 5 5 5]", stacks.LostEvents + " -3 [0 0 0 0 0]",
+		stacks.BeforeAttach + " -1 [0 0 8 8 8]", "train.py:3 main 0 [0 0 0 0 0]", "train.py:4 main 1 [0 0 5 5 5]",
+		stacks.LostEvents + " -3 [0 0 0 0 0]",
 	}, drawn(l, 1), "the second device alone, in the same layers")
 	b = make2("")
 	b.Parts[0].BeforeFor[0].Bytes = []uint64{20, 20, 20, 20, 20}

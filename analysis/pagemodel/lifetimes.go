@@ -93,7 +93,8 @@ type beforeKey struct {
 
 func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	l := &lifetimes{
-		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(), before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
+		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(),
+		before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
 		closed: map[heap.BlockKey]openLifetime{},
 		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed),
 	}

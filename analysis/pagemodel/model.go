@@ -237,7 +237,8 @@ func (o *Options) withDefaults() Options {
 	for _, d := range []struct {
 		v    *int
 		auto int
-	}{{&out.Points, defaultPoints}, {&out.Moments, defaultMoments}, {&out.Lifetimes, defaultLifetimes}, {&out.Nodes, defaultNodes}, {&out.Placed, defaultPlaced}} {
+	}{{&out.Points, defaultPoints}, {&out.Moments, defaultMoments}, {&out.Lifetimes, defaultLifetimes}, {&out.Nodes, defaultNodes},
+		{&out.Placed, defaultPlaced}} {
 		if *d.v <= 0 {
 			*d.v = d.auto
 		}

@@ -317,7 +317,8 @@ func TestBrowseWild(t *testing.T) {
 		}
 		for i := range 400 {
 			s.Events = append(s.Events, event.Event{
-				Time: 400*rng.Uint64N(20) + uint64(i), PID: uint32(rng.IntN(2)), TID: uint32(rng.IntN(3)), Kind: event.Kind(rng.IntN(11)), Layer: event.Layer(rng.IntN(8)),
+				Time: 400*rng.Uint64N(20) + uint64(i), PID: uint32(rng.IntN(2)), TID: uint32(rng.IntN(3)), Kind: event.Kind(rng.IntN(11)),
+				Layer:  event.Layer(rng.IntN(8)),
 				Object: event.Object(rng.IntN(6)), Device: event.Device{Type: event.DeviceCUDA, Index: int8(rng.IntN(3) - 1)}, Addr: number(9) << 12,
 				Size: number(1 << 14), Handle: number(4), Context: number(3), Requested: number(99), Stream: number(2), Allocated: number(1 << 16),
 				Reserved: number(1 << 16), Stack: event.StackID(rng.IntN(3)),

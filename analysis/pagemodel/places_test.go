@@ -74,8 +74,9 @@ func returning() *eventtest.Stream {
 			change = -size
 		}
 		e := event.Event{
-			Time: uint64(1e6 * (len(s.Events) + 1)), PID: eventtest.PID, TID: 1, Kind: kind, Layer: layer, Device: event.Device{Type: event.DeviceCUDA},
-			Addr: addr, Size: size, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+			Time: uint64(1e6 * (len(s.Events) + 1)), PID: eventtest.PID, TID: 1, Kind: kind, Layer: layer,
+			Device: event.Device{Type: event.DeviceCUDA},
+			Addr:   addr, Size: size, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 			Allocated: event.Unknown, Reserved: event.Unknown, Stack: 1,
 		}
 		if layer == event.LayerTorch {
@@ -104,7 +105,8 @@ func returning() *eventtest.Stream {
 // too many, that holds for the moments that are never given up.
 func TestPlaces(t *testing.T) {
 	options := map[string]*pagemodel.Options{
-		"all": nil, "every event": {Moments: 5000}, "few moments": {Moments: 60, Points: 100}, "few lives": {Lifetimes: 700}, "few blocks": {Placed: 200},
+		"all": nil, "every event": {Moments: 5000}, "few moments": {Moments: 60, Points: 100}, "few lives": {Lifetimes: 700},
+		"few blocks":           {Placed: 200},
 		"few blocks and lives": {Placed: 40, Lifetimes: 300},
 	}
 	for stream, s := range map[string]*eventtest.Stream{"random": eventtest.Random(17, 3000), "returned": returning()} {
@@ -157,7 +159,8 @@ func attached(t *testing.T) *view.Trace {
 	all := eventtest.NewJob()
 	sizes := []uint64{3 << 20, 5 << 20, 7 << 20}
 	var addrs []uint64
-	o := event.Observation{PID: eventtest.PID, Device: event.Device{Type: event.DeviceCUDA}, From: 1, To: 2, Allocated: 15 << 20, Reserved: event.Unknown}
+	o := event.Observation{PID: eventtest.PID, Device: event.Device{Type: event.DeviceCUDA}, From: 1, To: 2, Allocated: 15 << 20,
+		Reserved: event.Unknown}
 	for _, size := range sizes {
 		addrs = append(addrs, all.Alloc(eventtest.Kept, size))
 		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: all.Next, Size: size, Requested: size - 1, Stream: 0})

@@ -88,7 +88,8 @@ type treePlace struct{ node, own int32 }
 // newStackTree enters the stacks of a trace, those that allocated most first, so that they are there in full.
 func newStackTree(t *view.Trace, limit int) *stackTree {
 	s := &stackTree{
-		trace: t, nodes: make([]TreeNode, 1), frame: map[TreeFrame]int32{}, node: map[TreeNode]int32{}, sites: map[treeSite]treePlace{}, limit: limit,
+		trace: t, nodes: make([]TreeNode, 1), frame: map[TreeFrame]int32{}, node: map[TreeNode]int32{}, sites: map[treeSite]treePlace{},
+		limit: limit,
 	}
 	sites := slices.Clone(t.End().Sites)
 	slices.SortStableFunc(sites, func(x, y view.Site) int {

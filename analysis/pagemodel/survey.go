@@ -51,7 +51,8 @@ type surveyPart struct {
 
 func newSurvey(t *view.Trace, o Options) *survey {
 	end := t.End().Snapshot
-	s := &survey{trace: t, options: o, asked: slices.Sorted(slices.Values(o.Asked)), segment: newSegmentRule(t), events: end.Events, index: map[partKey]int{}, allPoint: -1}
+	s := &survey{trace: t, options: o, asked: slices.Sorted(slices.Values(o.Asked)), segment: newSegmentRule(t), events: end.Events,
+		index: map[partKey]int{}, allPoint: -1}
 	for i := range end.Accounts {
 		s.part(end.Accounts[i].PID, end.Accounts[i].Device).Torch = true
 	}

@@ -91,11 +91,13 @@ func TestLearnedFunctions(t *testing.T) {
 		stack string
 		want  bool
 	}{
-		"backward":  {"a.so!f /home/a/hook.py:3:hook " + torch + "_tensor.py:9:Tensor.backward b.so!g /home/a/t.py:7:inner /home/a/t.py:9:fit", true},
+		"backward": {"a.so!f /home/a/hook.py:3:hook " + torch + "_tensor.py:9:Tensor.backward b.so!g /home/a/t.py:7:inner /home/a/t.py:9:fit",
+			true},
 		"optimizer": {"a.so!f /home/a/hook.py:3:hook " + adam + "/home/a/t.py:7:inner /home/a/t.py:9:fit", true},
-		"zero_grad": {"a.so!f /home/a/hook.py:3:hook " + torch + "optim/optimizer.py:9:Optimizer.zero_grad /home/a/t.py:7:inner /home/a/t.py:9:fit", true},
-		"forward":   {linear + "/home/a/hook.py:3:hook " + call + "/home/a/t.py:7:inner /home/a/t.py:9:fit", false},
-		"engine":    {"a.so!f /home/a/hook.py:3:hook " + engine, false},
+		"zero_grad": {"a.so!f /home/a/hook.py:3:hook " + torch + "optim/optimizer.py:9:Optimizer.zero_grad /home/a/t.py:7:inner " +
+			"/home/a/t.py:9:fit", true},
+		"forward": {linear + "/home/a/hook.py:3:hook " + call + "/home/a/t.py:7:inner /home/a/t.py:9:fit", false},
+		"engine":  {"a.so!f /home/a/hook.py:3:hook " + engine, false},
 	} {
 		st := eventtest.Stack(c.stack)
 		l := New(nil, nil, func(event.StackID) *event.Stack { return st })
@@ -140,7 +142,8 @@ func TestUserRuleEnds(t *testing.T) {
 	rules, err := Read(strings.NewReader("setup a/net.py:f\n"))
 	require.NoError(t, err)
 	c := New(rules, nil, nil)
-	require.Equal(t, Setup, c.Stack(eventtest.Stack(linear+call+"/home/a/net.py:3:f "+packages+"transformers/trainer.py:8:Trainer.evaluate")).Phase)
+	require.Equal(t, Setup, c.Stack(eventtest.Stack(linear+call+"/home/a/net.py:3:f "+packages+
+		"transformers/trainer.py:8:Trainer.evaluate")).Phase)
 }
 
 // TestOtherThreadBetween: a free between two allocations of a phase is of that phase only when the loop did not go on in between.

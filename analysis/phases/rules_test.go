@@ -86,7 +86,8 @@ func FuzzRules(f *testing.F) {
 		if err != nil {
 			return
 		}
-		st := &event.Stack{Frames: []event.Frame{{Kind: event.FramePython, File: file, Func: function}, {Kind: event.FrameNative, Func: function}}}
+		st := &event.Stack{Frames: []event.Frame{{Kind: event.FramePython, File: file, Func: function},
+			{Kind: event.FrameNative, Func: function}}}
 		got := New(r, nil, nil).Stack(st)
 		require.Contains(t, Phases, got.Phase)
 		require.Contains(t, Categories, got.Category)

@@ -34,7 +34,8 @@ func TestGrowingOrder(t *testing.T) {
 		return ranks.Process{Rank: rank, Grew: grew, Leaks: &leaks.Report{Findings: make([]leaks.Finding, findings)}}
 	}
 	r := ranks.New([]ranks.Process{
-		process(0, time.Time{}, 1), process(1, at.Add(time.Second), 1), process(2, at, 2), process(3, at, 0), process(4, time.Time{}, 1), {Rank: 5, Grew: at},
+		process(0, time.Time{}, 1), process(1, at.Add(time.Second), 1), process(2, at, 2), process(3, at, 0), process(4, time.Time{}, 1),
+		{Rank: 5, Grew: at},
 	})
 	require.Equal(t, []int{2, 1, 0, 4}, r.Growing)
 	lead, ok := r.Lead()

@@ -24,7 +24,8 @@ func TestDevicesOf(t *testing.T) {
 		return j.Next
 	}
 	free := func(addr uint64, device int8) {
-		j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerDevice, Addr: addr, Size: event.Unknown, Requested: event.Unknown, Allocated: event.Unknown})
+		j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerDevice, Addr: addr, Size: event.Unknown, Requested: event.Unknown,
+			Allocated: event.Unknown})
 		j.Events[len(j.Events)-1].Device.Index = device
 	}
 	obtain(event.LayerHost, second, 3, 1<<30)

@@ -17,7 +17,8 @@ func TestNew(t *testing.T) {
 	growing := &leaks.Report{Findings: make([]leaks.Finding, 1)}
 	at := time.Unix(1e9, 0)
 	rank := func(n int, peak, activations int64) ranks.Process {
-		return ranks.Process{Rank: n, World: 4, PID: 100 - n, Peak: peak, Categories: map[string]int64{"activation": activations, "parameter": 10, "none": 0}}
+		return ranks.Process{Rank: n, World: 4, PID: 100 - n, Peak: peak, Categories: map[string]int64{"activation": activations,
+			"parameter": 10, "none": 0}}
 	}
 	first, second := rank(2, 30, 20), rank(0, 20, 10)
 	first.Leaks, first.Grew = growing, at
@@ -58,7 +59,8 @@ func TestGuests(t *testing.T) {
 		return ranks.Process{Rank: rank, World: 4, Devices: devices}
 	}
 	r := ranks.New([]ranks.Process{
-		process(0, use(0, 100)), process(1, use(0, 2), use(1, 100)), process(2, use(0, 3), use(2, 100)), process(3, use(3, 50), use(7, 1)), {Rank: -1},
+		process(0, use(0, 100)), process(1, use(0, 2), use(1, 100)), process(2, use(0, 3), use(2, 100)), process(3, use(3, 50), use(7, 1)),
+		{Rank: -1},
 	})
 	require.Equal(t, []ranks.Guests{{DeviceUse: use(0, 3), Processes: []int{1, 2}}}, r.Guests)
 	r = ranks.New([]ranks.Process{process(0, use(0, 100)), process(1, use(0, 100)), process(2, use(0, 100))})

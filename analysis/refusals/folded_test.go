@@ -17,8 +17,9 @@ var made = &Program{
 	Cache: func(uint32) bool { return true },
 	Stack: func(id event.StackID) *event.Stack {
 		return eventtest.Stack(map[event.StackID]string{
-			stackSegment: "libcudart.so!cudaMalloc libc10_cuda.so!? /app/train.py:1:main", stackOther: "libcudart.so!cudaMalloc libfoo.so!foo /app/train.py:1:main",
-			stackNative: "libtorch.so!torch::autograd::Engine",
+			stackSegment: "libcudart.so!cudaMalloc libc10_cuda.so!? /app/train.py:1:main",
+			stackOther:   "libcudart.so!cudaMalloc libfoo.so!foo /app/train.py:1:main",
+			stackNative:  "libtorch.so!torch::autograd::Engine",
 		}[id])
 	},
 }

@@ -46,7 +46,8 @@ func refusalsOf(cache bool, events ...event.Event) ([]Refusal, int) {
 		}
 		l.See(e)
 	}
-	return l.Failed(&Program{Stack: func(id event.StackID) *event.Stack { return known[id] }, Cache: func(pid uint32) bool { return cache && pid == 1 }})
+	return l.Failed(&Program{Stack: func(id event.StackID) *event.Stack { return known[id] },
+		Cache: func(pid uint32) bool { return cache && pid == 1 }})
 }
 
 func refuse(layer event.Layer, stack event.StackID) event.Event {
@@ -69,7 +70,8 @@ func TestRefusalsAsync(t *testing.T) {
 	ask := func(kind event.Kind, stack event.StackID, size uint64) event.Event {
 		return event.Event{Kind: kind, Layer: event.LayerDevice, Size: size, Call: "cudaMallocAsync", Stack: stack}
 	}
-	first, again, given := ask(event.KindOutOfMemory, stackAsync, 64), ask(event.KindOutOfMemory, stackAgain, 64), ask(event.KindAlloc, stackAgain, 64)
+	first, again, given := ask(event.KindOutOfMemory, stackAsync, 64), ask(event.KindOutOfMemory, stackAgain, 64),
+		ask(event.KindAlloc, stackAgain, 64)
 	small := ask(event.KindAlloc, stackAsync, 8)
 	for name, tt := range map[string]struct {
 		events            []event.Event
@@ -120,11 +122,13 @@ func TestRefusals(t *testing.T) {
 		"recovered":                            {[]event.Event{try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"recovered at the third":               {[]event.Event{try, try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"two that recovered":                   {[]event.Event{try, got, try, got}, nil, 2},
-		"pages were given in between":          {[]event.Event{try, give(event.LayerDevice, stackSegment), try, reported}, []want{{4, 2, false}}, 0},
-		"another thread's report":              {[]event.Event{try, on(2, reported), give(event.LayerDevice, stackSegment)}, []want{{2, 0, false}}, 1},
-		"an extension's":                       {[]event.Event{other}, []want{{1, 0, false}}, 0},
-		"an extension's, that went on":         {[]event.Event{other, got}, []want{{1, 0, true}}, 0},
-		"an extension's, given the next time":  {[]event.Event{other, given}, nil, 1},
+		"pages were given in between": {[]event.Event{try, give(event.LayerDevice, stackSegment), try, reported},
+			[]want{{4, 2, false}}, 0},
+		"another thread's report": {[]event.Event{try, on(2, reported), give(event.LayerDevice, stackSegment)},
+			[]want{{2, 0, false}}, 1},
+		"an extension's":                      {[]event.Event{other}, []want{{1, 0, false}}, 0},
+		"an extension's, that went on":        {[]event.Event{other, got}, []want{{1, 0, true}}, 0},
+		"an extension's, given the next time": {[]event.Event{other, given}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			failed, recovered := refusalsOf(true, tt.events...)

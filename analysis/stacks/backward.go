@@ -30,7 +30,8 @@ func isMark(f event.Frame) bool { return IsMark(&f) }
 
 // IsMark says whether a frame is not one of the program, but parts a stack of the backward pass from that of the forward pass.
 func IsMark(f *event.Frame) bool {
-	return f.Kind == event.FrameNative && f.Module == nil && (f.Func == BackwardOf || f.Func == backwardCall || strings.HasPrefix(f.Func, backwardBetween))
+	return f.Kind == event.FrameNative && f.Module == nil &&
+		(f.Func == BackwardOf || f.Func == backwardCall || strings.HasPrefix(f.Func, backwardBetween))
 }
 
 // Mark is the frame between a stack of the backward pass and that of the forward pass. lines are the names of the lines between

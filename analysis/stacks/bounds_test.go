@@ -49,7 +49,8 @@ func TestMarks(t *testing.T) {
 func TestEndOfNode(t *testing.T) {
 	const run, evaluate = "a.so!torch::autograd::Engine::thread_main", "a.so!torch::autograd::Engine::evaluate_function"
 	for in, want := range map[string]int{
-		"a.so!f " + evaluate + " a.so!g " + run + " a.so!clone": 4, "a.so!f " + evaluate + " a.so!g": 2, evaluate + " a.so!g": 1, run: 1, "a.so!f a.so!g": 2, "": 0,
+		"a.so!f " + evaluate + " a.so!g " + run + " a.so!clone": 4, "a.so!f " + evaluate + " a.so!g": 2, evaluate + " a.so!g": 1, run: 1,
+		"a.so!f a.so!g": 2, "": 0,
 	} {
 		require.Len(t, OfNode(eventtest.Stack(in).Frames), want, in)
 	}
@@ -77,7 +78,8 @@ func TestOperatorOf(t *testing.T) {
 // TestAutogradNodes: a node is a function of autograd's that is called apply; others of either kind are none.
 func TestAutogradNodes(t *testing.T) {
 	for function, want := range map[string]string{
-		"torch::autograd::generated::MmBackward0::apply": "MmBackward0", "torch::autograd::PyNode::apply": "PyNode", "torch::autograd::Engine::execute": "", "at::Foo::apply": "",
+		"torch::autograd::generated::MmBackward0::apply": "MmBackward0", "torch::autograd::PyNode::apply": "PyNode",
+		"torch::autograd::Engine::execute": "", "at::Foo::apply": "",
 	} {
 		frames := eventtest.Stack("a.so!at::empty a.so!" + function + " a.so!g").Frames
 		require.Equal(t, want, NodeName(frames), function)
@@ -90,15 +92,17 @@ func TestAutogradNodes(t *testing.T) {
 func TestCore(t *testing.T) {
 	for file, want := range map[string]bool{
 		"/v/lib/python3.11/site-packages/torch/nn/functional.py": true, "/v/lib/python3.11/site-packages/functorch/a.py": true,
-		"/v/lib/python3.11/site-packages/transformers/trainer.py": false, "/v/lib/python3/dist-packages/torch/a.py": true, "/usr/lib/python3.11/threading.py": true,
-		"site-packages/torch/a.py": true, "site-packages/other/a.py": false, "/home/a/train.py": false,
+		"/v/lib/python3.11/site-packages/transformers/trainer.py": false, "/v/lib/python3/dist-packages/torch/a.py": true,
+		"/usr/lib/python3.11/threading.py": true,
+		"site-packages/torch/a.py":         true, "site-packages/other/a.py": false, "/home/a/train.py": false,
 	} {
 		require.Equal(t, want, IsCore(file, nil), file)
 	}
 	library := []string{"/src/torch/", "/src/other/"}
 	require.True(t, IsCore("/src/torch/nn/a.py", library))
 	require.False(t, IsCore("/src/other/a.py", library))
-	inner := eventtest.Stack("a.so!f /v/lib/python3.11/site-packages/torch/a.py:1:f /v/lib/python3.11/site-packages/transformers/b.py:2:g " + eventtest.Own).Frames
+	inner := eventtest.Stack("a.so!f /v/lib/python3.11/site-packages/torch/a.py:1:f /v/lib/python3.11/site-packages/transformers/b.py:2:g " +
+		eventtest.Own).Frames
 	require.Equal(t, 2, InnerFrame(inner, nil))
 	require.Equal(t, -1, InnerFrame(inner[3:], nil))
 	require.Equal(t, -1, InnerFrame(inner[:2], nil), "only the core")
@@ -107,7 +111,8 @@ func TestCore(t *testing.T) {
 // TestStackText: a stack in one line has the outermost frame first.
 func TestStackText(t *testing.T) {
 	require.Empty(t, Text(nil))
-	require.Equal(t, "gpt.py:38 Block.forward; at::empty", Text(eventtest.Stack("libc10.so!c10::reportMemoryUsageToProfiler a.so!at::empty "+eventtest.Own)))
+	require.Equal(t, "gpt.py:38 Block.forward; at::empty",
+		Text(eventtest.Stack("libc10.so!c10::reportMemoryUsageToProfiler a.so!at::empty "+eventtest.Own)))
 	require.Equal(t, "c; b,x; a", Join(3, func(i int) string { return strings.Split("a b;x c", " ")[i] }))
 	require.Empty(t, Join(0, nil))
 }

@@ -14,15 +14,17 @@ import (
 const (
 	site    = "/v/site-packages/"
 	calling = " " + site + "torch/nn/modules/module.py:1798:Module._call_impl "
-	linear  = "a.so!at::_ops::addmm::call a.so!at::native::linear a.so!at::_ops::linear::call " + site + "torch/nn/modules/linear.py:134:Linear.forward"
-	mlp     = site + "transformers/modeling_gpt2.py:312:GPT2MLP.forward"
-	script  = "/home/a/main.py:15:main"
-	node    = "a.so!at::_ops::mm::call a.so!torch::autograd::generated::AddmmBackward0::apply a.so!torch::autograd::Engine::evaluate_function"
+	linear  = "a.so!at::_ops::addmm::call a.so!at::native::linear a.so!at::_ops::linear::call " + site +
+		"torch/nn/modules/linear.py:134:Linear.forward"
+	mlp    = site + "transformers/modeling_gpt2.py:312:GPT2MLP.forward"
+	script = "/home/a/main.py:15:main"
+	node   = "a.so!at::_ops::mm::call a.so!torch::autograd::generated::AddmmBackward0::apply a.so!torch::autograd::Engine::evaluate_function"
 )
 
 func TestCalls(t *testing.T) {
 	for name, row := range map[string]struct{ in, module, operator, inner string }{
-		"library's model": {linear + calling + mlp + calling + script, "GPT2MLP (modeling_gpt2.py)", "aten::linear", "modeling_gpt2.py:312 GPT2MLP.forward"},
+		"library's model": {linear + calling + mlp + calling + script, "GPT2MLP (modeling_gpt2.py)", "aten::linear",
+			"modeling_gpt2.py:312 GPT2MLP.forward"},
 		"program's model": {linear + calling + "/home/a/net.py:3:Net.forward" + calling + script, "Net (net.py)", "aten::linear", ""},
 		"PyTorch's model": {linear + calling + script, "Linear (linear.py)", "aten::linear", ""},
 		"decorated": {linear + calling + mlp + " " + site + "transformers/generic.py:9:wrap.<locals>.wrapper" + calling + script,

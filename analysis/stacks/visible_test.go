@@ -41,15 +41,16 @@ func TestPresent(t *testing.T) {
 		"interleaved": {
 			"a.so!f " + own + " python!eval b.so!g " + lib + " /home/a/t.py:3:<module> python!eval python!main",
 			"a.so!f " + own + " python!eval b.so!g " + lib + " /home/a/t.py:3:<module>"},
-		"loop in front of its frames":       {"a.so!f python!eval " + own + " " + lib, "a.so!f " + own + " " + lib},
-		"loop split in two":                 {"a.so!f python!eval python!eval " + own, "a.so!f " + own},
-		"loop whose frames are not known":   {"a.so!f python!eval python!main", "a.so!f python!eval python!main"},
-		"backward thread without Python":    {report + " a.so!f libc.so.6!start_thread", "a.so!f libc.so.6!start_thread"},
-		"shim of 3.12":                      {"a.so!f python!eval " + own + " :0:<interpreter~trampoline> python!main", "a.so!f " + own},
-		"shim by file":                      {own + " <shim>:1:x " + lib, own + " " + lib},
-		"shim outermost, before native":     {own + " b.so!g <shim>:1:x python!main", own},
-		"no file name":                      {own + " :7:odd " + lib, own + " " + lib},
-		"brackets that are the program's":   {"<stdin>:1:<module> <string>:1:f <frozen~runpy>:88:_run_code", "<stdin>:1:<module> <string>:1:f <frozen~runpy>:88:_run_code"},
+		"loop in front of its frames":     {"a.so!f python!eval " + own + " " + lib, "a.so!f " + own + " " + lib},
+		"loop split in two":               {"a.so!f python!eval python!eval " + own, "a.so!f " + own},
+		"loop whose frames are not known": {"a.so!f python!eval python!main", "a.so!f python!eval python!main"},
+		"backward thread without Python":  {report + " a.so!f libc.so.6!start_thread", "a.so!f libc.so.6!start_thread"},
+		"shim of 3.12":                    {"a.so!f python!eval " + own + " :0:<interpreter~trampoline> python!main", "a.so!f " + own},
+		"shim by file":                    {own + " <shim>:1:x " + lib, own + " " + lib},
+		"shim outermost, before native":   {own + " b.so!g <shim>:1:x python!main", own},
+		"no file name":                    {own + " :7:odd " + lib, own + " " + lib},
+		"brackets that are the program's": {"<stdin>:1:<module> <string>:1:f <frozen~runpy>:88:_run_code",
+			"<stdin>:1:<module> <string>:1:f <frozen~runpy>:88:_run_code"},
 		"nothing but the allocator":         {report + " libc10_cuda.so!?", report + " libc10_cuda.so!?"},
 		"nothing but pseudo frames":         {"<shim>:1:x", "<shim>:1:x"},
 		"nothing":                           {"", ""},
@@ -108,7 +109,8 @@ func TestInlined(t *testing.T) {
 	st := eventtest.Stack(report + " libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc" +
 		" libtorch_cpu.so!std::vector libtorch_cpu.so!at::empty " + own)
 	st.Frames[1].Inlined, st.Frames[3].Inlined = true, true
-	require.Equal(t, strings.Join([]string{"libtorch_cpu.so!std::vector", "libtorch_cpu.so!at::empty", own}, "~~"), eventtest.Text(VisibleFrames(st)))
+	require.Equal(t, strings.Join([]string{"libtorch_cpu.so!std::vector", "libtorch_cpu.so!at::empty", own}, "~~"),
+		eventtest.Text(VisibleFrames(st)))
 	st.Frames = st.Frames[:5] // a thread without Python is named after what is not the allocator's
 	require.Equal(t, 3, OwnFrame(st.Frames, nil))
 	st.Frames[1].Inlined = false
@@ -117,7 +119,8 @@ func TestInlined(t *testing.T) {
 }
 
 func TestIsSegmentOfInlined(t *testing.T) {
-	st := eventtest.Stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
+	st := eventtest.Stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock " +
+		"libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
 	require.False(t, IsSegment(st))
 	st.Frames[1].Inlined = true
 	require.True(t, IsSegment(st))

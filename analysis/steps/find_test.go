@@ -86,7 +86,8 @@ var programs = map[string]program{
 		const thread, other = " /home/a/a.py:1:log", " /home/a/a.py:31:serve /home/a/a.py:30:main"
 		j.Pass(eventtest.Report+" /home/a/a.py:5:write"+thread, eventtest.Report+" /home/a/a.py:6:write"+thread)
 		n := len(j.Events)
-		j.Pass(eventtest.Report+" /home/a/a.py:20:answer"+other, eventtest.Report+" /home/a/a.py:21:answer"+other, eventtest.Report+" /home/a/a.py:22:answer"+other)
+		j.Pass(eventtest.Report+" /home/a/a.py:20:answer"+other, eventtest.Report+" /home/a/a.py:21:answer"+other,
+			eventtest.Report+" /home/a/a.py:22:answer"+other)
 		for i := range j.Events[n:] {
 			j.Events[n+i].TID++
 		}
@@ -108,7 +109,8 @@ func serve(layers int) func(*eventtest.Job, int) {
 	return func(j *eventtest.Job, i int) {
 		j.Pass(eventtest.Report + " /home/a/server.py:30:serve" + main)
 		for range layers {
-			j.Pass(eventtest.Report+" /home/a/net.py:5:attend /home/a/net.py:12:forward"+answer, eventtest.Report+" /home/a/net.py:13:forward"+answer)
+			j.Pass(eventtest.Report+" /home/a/net.py:5:attend /home/a/net.py:12:forward"+answer, eventtest.Report+" /home/a/net.py:13:forward"+
+				answer)
 		}
 		j.Alloc("libc10.so!native", 1)
 		j.Pass(eventtest.Report + " /home/a/net.py:14:forward" + answer)
@@ -324,9 +326,10 @@ func TestTrackerChanges(t *testing.T) {
 		source    steps.Source
 		numbering int
 	}{
-		"training after a warm-up":  {[]func(*eventtest.Job, int){serve, serve, serve, serve, train, train}, steps.SourceBackward, 2},
-		"evaluations":               {[]func(*eventtest.Job, int){train, validate, train, validate, train}, steps.SourceBackward, 1},
-		"another optimizer":         {[]func(*eventtest.Job, int){passes(input, backward, adam), passes(input, backward, another)}, steps.SourceOptimizer, 2},
+		"training after a warm-up": {[]func(*eventtest.Job, int){serve, serve, serve, serve, train, train}, steps.SourceBackward, 2},
+		"evaluations":              {[]func(*eventtest.Job, int){train, validate, train, validate, train}, steps.SourceBackward, 1},
+		"another optimizer": {[]func(*eventtest.Job, int){passes(input, backward, adam), passes(input, backward, another)},
+			steps.SourceOptimizer, 2},
 		"an optimizer that is idle": {[]func(*eventtest.Job, int){passes(input, backward, adam), train}, steps.SourceBackward, 2},
 		"evaluations by a loader":   {[]func(*eventtest.Job, int){step, validateLoaded, step}, steps.SourceOptimizer, 1},
 		"training after a loader":   {[]func(*eventtest.Job, int){validateLoaded, step}, steps.SourceOptimizer, 2},
@@ -349,7 +352,8 @@ func TestTrackerChanges(t *testing.T) {
 
 // TestLayers: what recurs before the first backward pass or optimizer step of a program, and within an optimizer, is no step.
 func TestLayers(t *testing.T) {
-	for name, end := range map[string][]string{"backward": {backward}, "optimizer": {backward, adam}, "inference behind it": {backward, adam, forward}} {
+	for name, end := range map[string][]string{"backward": {backward}, "optimizer": {backward, adam},
+		"inference behind it": {backward, adam, forward}} {
 		t.Run(name, func(t *testing.T) {
 			j := eventtest.NewJob()
 			for range 40 {

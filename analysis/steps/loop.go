@@ -220,7 +220,8 @@ func (l *loops) loop(entries int) *candidate {
 		p := slices.MinFunc(lines, func(x, y *place) int {
 			return cmp.Or(cmp.Compare(y.entries, x.entries), cmp.Compare(x.irregularity(), y.irregularity()), cmp.Compare(x.mark.line, y.mark.line))
 		})
-		if out == nil || cmp.Or(cmp.Compare(p.depth, out.depth), cmp.Compare(out.entries, p.entries), cmp.Compare(p.mark.line, out.mark.line)) < 0 {
+		if out == nil || cmp.Or(cmp.Compare(p.depth, out.depth), cmp.Compare(out.entries, p.entries),
+			cmp.Compare(p.mark.line, out.mark.line)) < 0 {
 			out = p
 		}
 	}

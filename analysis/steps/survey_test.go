@@ -135,7 +135,8 @@ func TestWithinStep(t *testing.T) {
 // TestChoose: an optimizer is chosen before a backward pass when it was stepped throughout, both before a loader,
 // and a loader before what recurs unless it fell silent.
 func TestChoose(t *testing.T) {
-	optimizer, backward, loader := entered(SourceOptimizer, every(10, 5)...), entered(SourceBackward, every(10, 5)...), entered(SourceLoader, every(10, 5)...)
+	optimizer, backward, loader := entered(SourceOptimizer, every(10, 5)...), entered(SourceBackward, every(10, 5)...),
+		entered(SourceLoader, every(10, 5)...)
 	optimizer.before, optimizer.until = 1, 5
 	recurring := map[event.StackID]*candidate{1: entered(SourcePeriod, every(3, 9)...)}
 	of := func(backwards int, allocations uint64, all ...*candidate) *candidate {
@@ -259,7 +260,8 @@ func TestOutsideLoop(t *testing.T) {
 func TestPassesPlace(t *testing.T) {
 	st := eventtest.Stack("lib.so!f /a.py:3:inner lib.so!g /a.py:2:outer /a.py:1:main")
 	outer := placeOf(placeOf(0, &st.Frames[4]), &st.Frames[3])
-	for at, want := range map[uint64]bool{placeOf(0, &st.Frames[4]): true, outer: true, placeOf(outer, &st.Frames[1]): true, placeOf(0, &st.Frames[3]): false} {
+	for at, want := range map[uint64]bool{placeOf(0, &st.Frames[4]): true, outer: true, placeOf(outer, &st.Frames[1]): true,
+		placeOf(0, &st.Frames[3]): false} {
 		require.Equal(t, want, passes(st, at))
 	}
 }

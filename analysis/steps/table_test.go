@@ -45,7 +45,8 @@ func TestMarkName(t *testing.T) {
 	known := map[event.StackID]*event.Stack{
 		1: {Frames: []event.Frame{{Kind: event.FramePython, Func: "train", File: "/app/train.py", Line: 7}}},
 		2: {Frames: []event.Frame{
-			{Kind: event.FramePython, Func: "read", File: "/lib/reader.py", Line: 3}, {Kind: event.FramePython, Func: "main", File: "/app/train.py", Line: 9},
+			{Kind: event.FramePython, Func: "read", File: "/lib/reader.py", Line: 3},
+			{Kind: event.FramePython, Func: "main", File: "/app/train.py", Line: 9},
 		}},
 		3: {},
 	}
@@ -82,13 +83,16 @@ func TestMarks(t *testing.T) {
 		want           Source
 	}{
 		{torch + "optim/adam.py", "Adam.step", SourceOptimizer}, {torch + "optim/sgd.py", "_step_and_more", SourceOptimizer},
-		{torch + "optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper", SourceOptimizer}, {"/venv/apex/optimizers/fused.py", "FusedAdam.step", SourceOptimizer},
+		{torch + "optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper", SourceOptimizer},
+		{"/venv/apex/optimizers/fused.py", "FusedAdam.step", SourceOptimizer},
 		{torch + "optim/adam.py", "wrapper", ""}, {torch + "optim/adam.py", "Adam.zero_grad", ""}, {"/app/train.py", "step", ""},
 		{torch + "optim/lr_scheduler.py", "StepLR.step", ""}, {torch + "optim/swa_utils.py", "step", ""},
 		{torch + "_tensor.py", "Tensor.backward", SourceBackward}, {torch + "_tensor.py", "Tensor.detach", ""},
-		{torch + "autograd/__init__.py", "backward", SourceBackward}, {torch + "autograd/__init__.py", "grad", SourceBackward}, {torch + "autograd/__init__.py", "other", ""},
+		{torch + "autograd/__init__.py", "backward", SourceBackward}, {torch + "autograd/__init__.py", "grad", SourceBackward},
+		{torch + "autograd/__init__.py", "other", ""},
 		{torch + "autograd/graph.py", "_engine_run_backward", SourceBackward}, {torch + "autograd/graph.py", "backward", ""},
-		{torch + "utils/data/dataloader.py", "_BaseDataLoaderIter.__next__", SourceLoader}, {torch + "utils/data/dataloader.py", "_BaseDataLoaderIter._next_data", ""},
+		{torch + "utils/data/dataloader.py", "_BaseDataLoaderIter.__next__", SourceLoader},
+		{torch + "utils/data/dataloader.py", "_BaseDataLoaderIter._next_data", ""},
 		{"/app/dataloader.py", "Loader.__next__", ""},
 	} {
 		m := (*Rules)(nil).marker()

@@ -83,7 +83,8 @@ func (d *device) known(a *heap.Account) figures.MemoryStats {
 	out.Type, counted.Type = a.Device.Type, a.Device.Type
 	out.Stats[figures.StatAllocatedBytes].All.Current = figures.Bytes(a.Allocated)
 	out.Stats[figures.StatReservedBytes].All.Current = figures.Bytes(a.Reserved)
-	if a.Baseline != 0 || a.Gaps+a.LostFrees+a.UnknownFrees > 0 || uint64(counted.Stats[figures.StatAllocatedBytes].All.Current) != a.Allocated {
+	if a.Baseline != 0 || a.Gaps+a.LostFrees+a.UnknownFrees > 0 ||
+		uint64(counted.Stats[figures.StatAllocatedBytes].All.Current) != a.Allocated {
 		return *out
 	}
 	out.OOMs = figures.Bytes(a.OOMs)

@@ -40,7 +40,8 @@ func TestOf(t *testing.T) {
 	const least = 1<<20 + 512
 	require.Equal(t, figures.Counter{Current: 512, Peak: 1 << 20, Allocated: 1<<20 + 512, Freed: 1 << 20}, s[figures.StatAllocatedBytes].Small)
 	require.Equal(t, figures.Counter{Peak: least, Allocated: least, Freed: least}, s[figures.StatAllocatedBytes].Large)
-	require.Equal(t, figures.Counter{Current: 512, Peak: least + 512, Allocated: 1<<20 + least + 512, Freed: 1<<20 + least}, s[figures.StatAllocatedBytes].All)
+	require.Equal(t, figures.Counter{Current: 512, Peak: least + 512, Allocated: 1<<20 + least + 512, Freed: 1<<20 + least},
+		s[figures.StatAllocatedBytes].All)
 	require.Equal(t, figures.Counter{Current: 1, Peak: 2, Allocated: 3, Freed: 2}, s[figures.StatAllocation].All)
 	require.EqualValues(t, 100, s[figures.StatRequestedBytes].All.Current)
 	require.Equal(t, figures.UnknownCounter, s[figures.StatActiveBytes].All, "blocks that wait for a stream are not seen")
@@ -115,9 +116,11 @@ func TestOfSegments(t *testing.T) {
 		j, allocated := eventtest.NewJob(), uint64(0)
 		for i, size := range []uint64{2 * mib, 2*mib + 512, 20 * mib} {
 			addr := uint64(base * (i + 1))
-			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: addr, Size: size, Requested: event.Unknown, Allocated: event.Unknown, Call: "cudaMalloc", Stack: j.ID(eventtest.Kept)})
+			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: addr, Size: size, Requested: event.Unknown,
+				Allocated: event.Unknown, Call: "cudaMalloc", Stack: j.ID(eventtest.Kept)})
 			allocated += 512
-			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: addr, Size: 512, Requested: 512, Allocated: allocated, Stack: j.ID(eventtest.Kept)})
+			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: addr, Size: 512, Requested: 512, Allocated: allocated,
+				Stack: j.ID(eventtest.Kept)})
 			j.Events[len(j.Events)-1].Reserved = reserved[i]
 		}
 		return stats(t, j).Devices[0]

@@ -15,7 +15,8 @@ import (
 func TestFreeMemory(t *testing.T) {
 	unknown := figures.Bytes(event.Unknown)
 	free := FreeOf(Driver(&recording.End{Memory: &recording.Memory{Driver: []figures.DriverUse{
-		{Device: 0, Total: 100, All: 30}, {Device: 1, Total: unknown, All: 30}, {Device: -1, Total: 100, All: 30}, {Device: 2, Total: 10, All: 30},
+		{Device: 0, Total: 100, All: 30}, {Device: 1, Total: unknown, All: 30}, {Device: -1, Total: 100, All: 30},
+		{Device: 2, Total: 10, All: 30},
 	}}}))
 	require.Len(t, free, 3)
 	require.EqualValues(t, 70, free[event.Device{Type: event.DeviceCUDA}])

@@ -141,8 +141,10 @@ func TestInnerCalls(t *testing.T) {
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	want := []view.Row{
-		{Name: "modeling_gpt2.py:312", Func: "GPT2MLP.forward", File: packages + "transformers/modeling_gpt2.py", Line: 312, Bytes: 1000, Blocks: 1},
-		{Name: "modeling_gpt2.py:680", Func: "GPT2LMHeadModel.forward", File: packages + "transformers/modeling_gpt2.py", Line: 680, Bytes: 500, Blocks: 1},
+		{Name: "modeling_gpt2.py:312", Func: "GPT2MLP.forward", File: packages + "transformers/modeling_gpt2.py", Line: 312, Bytes: 1000,
+			Blocks: 1},
+		{Name: "modeling_gpt2.py:680", Func: "GPT2LMHeadModel.forward", File: packages + "transformers/modeling_gpt2.py", Line: 680, Bytes: 500,
+			Blocks: 1},
 	}
 	rows := view.GroupRows(trace.End().Rows(), view.ByLine)
 	require.Equal(t, "main.py:15", rows[0].Name)

@@ -58,17 +58,20 @@ func TestDiffLines(t *testing.T) {
 		before, after entries
 		want          []string
 	}{
-		"the same":   {entries{at(3, "f", "x = 1", 10)}, entries{at(3, "f", "x = 1", 30)}, []string{"train.py:3 > train.py:3 +20"}},
-		"nothing":    {nil, nil, nil},
-		"new":        {nil, entries{at(3, "f", "x", 10)}, []string{"- > train.py:3 +10"}},
-		"gone":       {entries{at(3, "f", "x", 10)}, nil, []string{"train.py:3 > - -10"}},
-		"unchanged":  {entries{at(3, "f", "x", 10), at(4, "f", "y", 5)}, entries{at(3, "f", "x", 10), at(4, "f", "y", 6)}, []string{"train.py:4 > train.py:4 +1", "train.py:3 > train.py:3 +0"}},
-		"moved":      {entries{at(3, "f", "x", 10)}, entries{at(5, "f", "x", 30)}, []string{"train.py:3 > train.py:5 +20 moved"}},
-		"no text":    {entries{at(3, "f", "", 10)}, entries{at(5, "f", "", 30)}, []string{"- > train.py:5 +30", "train.py:3 > - -10"}},
-		"text once":  {entries{at(3, "f", "", 10)}, entries{at(3, "f", "x", 30)}, []string{"train.py:3 > train.py:3 +20"}},
-		"function":   {entries{at(3, "f", "x", 10)}, entries{at(3, "g", "y", 30)}, []string{"- > train.py:3 +30", "train.py:3 > - -10"}},
-		"edited":     {entries{at(3, "f", "x = zeros(10)", 10)}, entries{at(3, "f", "x = zeros(20)", 30)}, []string{"train.py:3 > train.py:3 +20 edited"}},
-		"other text": {entries{at(3, "f", "loss.backward()", 10)}, entries{at(3, "f", "x = zeros(20)", 30)}, []string{"- > train.py:3 +30", "train.py:3 > - -10"}},
+		"the same": {entries{at(3, "f", "x = 1", 10)}, entries{at(3, "f", "x = 1", 30)}, []string{"train.py:3 > train.py:3 +20"}},
+		"nothing":  {nil, nil, nil},
+		"new":      {nil, entries{at(3, "f", "x", 10)}, []string{"- > train.py:3 +10"}},
+		"gone":     {entries{at(3, "f", "x", 10)}, nil, []string{"train.py:3 > - -10"}},
+		"unchanged": {entries{at(3, "f", "x", 10), at(4, "f", "y", 5)}, entries{at(3, "f", "x", 10), at(4, "f", "y", 6)},
+			[]string{"train.py:4 > train.py:4 +1", "train.py:3 > train.py:3 +0"}},
+		"moved":     {entries{at(3, "f", "x", 10)}, entries{at(5, "f", "x", 30)}, []string{"train.py:3 > train.py:5 +20 moved"}},
+		"no text":   {entries{at(3, "f", "", 10)}, entries{at(5, "f", "", 30)}, []string{"- > train.py:5 +30", "train.py:3 > - -10"}},
+		"text once": {entries{at(3, "f", "", 10)}, entries{at(3, "f", "x", 30)}, []string{"train.py:3 > train.py:3 +20"}},
+		"function":  {entries{at(3, "f", "x", 10)}, entries{at(3, "g", "y", 30)}, []string{"- > train.py:3 +30", "train.py:3 > - -10"}},
+		"edited": {entries{at(3, "f", "x = zeros(10)", 10)}, entries{at(3, "f", "x = zeros(20)", 30)},
+			[]string{"train.py:3 > train.py:3 +20 edited"}},
+		"other text": {entries{at(3, "f", "loss.backward()", 10)}, entries{at(3, "f", "x = zeros(20)", 30)},
+			[]string{"- > train.py:3 +30", "train.py:3 > - -10"}},
 		"a line was put in before it, where another one now stands": {
 			entries{at(3, "f", "x = a(1)", 10), at(4, "f", "y = b(2)", 100)},
 			entries{at(3, "f", "w = c(3)", 7), at(4, "f", "x = a(1)", 11), at(5, "f", "y = b(2)", 100)},
@@ -84,10 +87,13 @@ func TestDiffLines(t *testing.T) {
 			entries{at(3, "f", "x = relu(x)", 10), at(7, "f", "x = relu(x)", 21)},
 			[]string{"train.py:6 > train.py:7 +1 moved", "train.py:3 > train.py:3 +0"},
 		},
-		"another folder": {entries{in("/a/x/train.py", 3, "f", "x", 1)}, entries{in("/b/train.py", 3, "f", "x", 2)}, []string{"train.py:3 > train.py:3 +1"}},
-		"a function that was put into another file": {entries{in("/a/train.py", 3, "Net.forward", "x", 1)}, entries{in("/a/net.py", 9, "Net.forward", "x", 2)}, []string{"train.py:3 > train.py:9 +1 moved"}},
-		"native": {entries{named("at::empty", 1), named("cuBLAS", 5)}, entries{named("at::empty", 2), named("NCCL", 3)}, []string{"cuBLAS > - -5", "- > NCCL +3", "at::empty > at::empty +1"}},
-		"lost":   {entries{named(stacks.LostEvents, -8)}, entries{named(stacks.LostEvents, 2)}, []string{"[lost events] > [lost events] +10"}},
+		"another folder": {entries{in("/a/x/train.py", 3, "f", "x", 1)}, entries{in("/b/train.py", 3, "f", "x", 2)},
+			[]string{"train.py:3 > train.py:3 +1"}},
+		"a function that was put into another file": {entries{in("/a/train.py", 3, "Net.forward", "x", 1)},
+			entries{in("/a/net.py", 9, "Net.forward", "x", 2)}, []string{"train.py:3 > train.py:9 +1 moved"}},
+		"native": {entries{named("at::empty", 1), named("cuBLAS", 5)}, entries{named("at::empty", 2), named("NCCL", 3)},
+			[]string{"cuBLAS > - -5", "- > NCCL +3", "at::empty > at::empty +1"}},
+		"lost": {entries{named(stacks.LostEvents, -8)}, entries{named(stacks.LostEvents, 2)}, []string{"[lost events] > [lost events] +10"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, inShort(view.Diff(c.before, c.after, view.ByLine)))
@@ -108,9 +114,11 @@ func TestDiffBlocksKnown(t *testing.T) {
 }
 
 func TestDiffFunctions(t *testing.T) {
-	before := []view.Row{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
+	before := []view.Row{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1),
+		in("/a/z.py", 1, "g", "", 1)}
 	after := []view.Row{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}
-	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"}, inShort(view.Diff(before, after, view.ByFunction)))
+	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"},
+		inShort(view.Diff(before, after, view.ByFunction)))
 }
 
 func TestDiffStacks(t *testing.T) {
@@ -123,7 +131,8 @@ func TestDiffStacks(t *testing.T) {
 	}
 	before := []view.Row{stack("/a/train.py", 3, 9), stack("/a/train.py", 3, 8, 1)}
 	after := []view.Row{stack("/b/train.py", 3, 9), stack("/b/train.py", 4, 7, 1)}
-	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"}, inShort(view.Diff(before, after, view.ByStack)))
+	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"},
+		inShort(view.Diff(before, after, view.ByStack)))
 	after = append(after, stack("/b/train.py", 5, 7, 1))
 	require.Contains(t, inShort(view.Diff(before, after, view.ByStack)), "train.py:3 > - -10", "two stacks it could be")
 }
@@ -218,7 +227,8 @@ func TestDiffRandom(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		random := func() (out []view.Row) {
 			for range r.IntN(12) {
-				e := in([]string{"/a/train.py", "/b/train.py", "/a/net.py"}[r.IntN(3)], r.IntN(4), string(rune('f'+r.IntN(2))), []string{"", "x", "y"}[r.IntN(3)], r.Int64N(100)-20)
+				e := in([]string{"/a/train.py", "/b/train.py", "/a/net.py"}[r.IntN(3)], r.IntN(4), string(rune('f'+r.IntN(2))),
+					[]string{"", "x", "y"}[r.IntN(3)], r.Int64N(100)-20)
 				out = append(out, e)
 			}
 			return out

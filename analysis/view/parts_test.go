@@ -116,7 +116,8 @@ func TestReduceAccount(t *testing.T) {
 		return s
 	}
 	sites := []Site{
-		site(func(*heap.Site) {}), site(func(s *heap.Site) { s.Layer = event.LayerDevice }), site(func(s *heap.Site) { s.Origin = heap.OriginEvent }),
+		site(func(*heap.Site) {}), site(func(s *heap.Site) { s.Layer = event.LayerDevice }),
+		site(func(s *heap.Site) { s.Origin = heap.OriginEvent }),
 		site(func(s *heap.Site) { s.PID = 8 }), site(func(s *heap.Site) { s.Device.Index = 0 }),
 	}
 	for _, c := range []struct {
@@ -139,7 +140,8 @@ func TestReduceAccount(t *testing.T) {
 // events. Iteration can stop at any of them.
 func TestUnseenSamples(t *testing.T) {
 	account := &heap.Account{PID: 7, Allocated: 900, Before: 300, Lost: -5, BeforeBlocks: heap.Count{Objects: 2, Bytes: 300}}
-	joined := NewJoined([]figures.HeldBefore{{PID: 7, HeldPart: figures.HeldPart{Holder: "a", Bytes: 200, Blocks: 1}}, {PID: 8, HeldPart: figures.HeldPart{Holder: "b", Bytes: 9}}})
+	joined := NewJoined([]figures.HeldBefore{{PID: 7, HeldPart: figures.HeldPart{Holder: "a", Bytes: 200, Blocks: 1}},
+		{PID: 8, HeldPart: figures.HeldPart{Holder: "b", Bytes: 9}}})
 	list := func(a *heap.Account, j *Joined, most int) (out []Sample, all bool) {
 		all = unseen(a, j, func(p Sample) bool { out = append(out, p); return len(out) < most })
 		return out, all
@@ -186,7 +188,8 @@ func TestSampleNames(t *testing.T) {
 	require.True(t, p.NeedsName(frames))
 	require.False(t, p.NeedsName(nil))
 	require.Equal(t, []Label{
-		{Text: "gpt.py:38 Block.forward"}, {Text: "foo", Frame: &frames[0]}, {Text: "Block.forward (gpt.py:38)", Frame: &frames[1]}, {Text: "[no name] (gpt.py:99)", Frame: &frames[2]},
+		{Text: "gpt.py:38 Block.forward"}, {Text: "foo", Frame: &frames[0]}, {Text: "Block.forward (gpt.py:38)", Frame: &frames[1]},
+		{Text: "[no name] (gpt.py:99)", Frame: &frames[2]},
 	}, p.Labels())
 	site.Own = &st.Frames[0]
 	require.False(t, p.NeedsName(frames))
@@ -266,7 +269,8 @@ func TestNewPeaks(t *testing.T) {
 	s := &heap.Snapshot{Totals: heap.Totals{
 		Accounts: []heap.Account{{PID: 7, Device: zero, Peak: 5, PeakTime: 3}},
 		Drivers: []heap.DriverAccount{
-			{PID: 7, Device: zero, Layer: event.LayerDevice, Peak: 9, PeakTime: 4}, {PID: 7, Device: one, Layer: event.LayerDevice, Peak: 6, PeakTime: 5},
+			{PID: 7, Device: zero, Layer: event.LayerDevice, Peak: 9, PeakTime: 4}, {PID: 7, Device: one, Layer: event.LayerDevice, Peak: 6,
+				PeakTime: 5},
 			{PID: 8, Device: zero, Layer: event.LayerHost, Peak: 7, PeakTime: 6},
 		},
 	}}
@@ -330,11 +334,13 @@ func TestAtPeakView(t *testing.T) {
 	}
 	s := &heap.Snapshot{
 		Totals: heap.Totals{Accounts: []heap.Account{
-			{PID: 7, Device: device, Allocated: 1, Before: 2, Lost: 3, Reserved: 4, Peak: 5, PeakBefore: 6, PeakLost: -7, PeakReserved: 8, Live: blocks(1), BeforeBlocks: blocks(1), Recovered: blocks(1)},
+			{PID: 7, Device: device, Allocated: 1, Before: 2, Lost: 3, Reserved: 4, Peak: 5, PeakBefore: 6, PeakLost: -7, PeakReserved: 8,
+				Live: blocks(1), BeforeBlocks: blocks(1), Recovered: blocks(1)},
 			{PID: 8, Device: device, Peak: 5, PeakBefore: event.Unknown},
 		}},
 		Sites: []heap.Site{
-			site(event.LayerTorch, heap.OriginEvent, 7), site(event.LayerTorch, heap.OriginRecovered, 7), site(event.LayerTorch, heap.OriginBefore, 7),
+			site(event.LayerTorch, heap.OriginEvent, 7), site(event.LayerTorch, heap.OriginRecovered, 7),
+			site(event.LayerTorch, heap.OriginBefore, 7),
 			site(event.LayerDevice, heap.OriginEvent, 7), site(event.LayerTorch, heap.OriginEvent, 8),
 		},
 	}
@@ -371,7 +377,8 @@ func TestBeforeOfAccount(t *testing.T) {
 func TestNoted(t *testing.T) {
 	var n noted
 	steps := func(numbering, first int, begins ...uint64) {
-		n.take(&event.Annotation{Kind: event.AnnotationSteps, Steps: &event.Steps{Numbering: numbering, Source: "optimizer", On: "x", Chosen: "y", First: first, Begins: begins}})
+		n.take(&event.Annotation{Kind: event.AnnotationSteps, Steps: &event.Steps{Numbering: numbering, Source: "optimizer", On: "x",
+			Chosen: "y", First: first, Begins: begins}})
 	}
 	steps(1, 3, 10, 20)
 	steps(1, 5, 30)
@@ -488,7 +495,8 @@ func TestListedMoves(t *testing.T) {
 	trace, err := NewTrace(&eventtest.Stream{}, nil)
 	require.NoError(t, err)
 	var got []Allocation
-	l := &lister{each: func(a *Allocation) error { got = append(got, *a); return nil }, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}, follow: trace.newFollower()}
+	l := &lister{each: func(a *Allocation) error { got = append(got, *a); return nil }, live: map[heap.BlockKey]*Allocation{},
+		held: map[heap.BlockKey]*Allocation{}, follow: trace.newFollower()}
 	device := torchBlock(1, 5, 3)
 	device.Layer, device.Object = event.LayerDevice, event.ObjectMemory
 	other := torchBlock(2, 6, 4)
@@ -639,7 +647,8 @@ func TestSpend(t *testing.T) {
 func TestUnseenRows(t *testing.T) {
 	device := event.Device{Type: event.DeviceCUDA}
 	site := Site{Site: heap.Site{PID: 7, Layer: event.LayerTorch, Device: device, Origin: heap.OriginBefore}, Parts: []SitePart{
-		{Inuse: blocks(2), Category: phases.Parameters, Holder: "model", Step: 3}, {Category: phases.Gradients}, {Inuse: blocks(1), Category: phases.NoCategory},
+		{Inuse: blocks(2), Category: phases.Parameters, Holder: "model", Step: 3}, {Category: phases.Gradients},
+		{Inuse: blocks(1), Category: phases.NoCategory},
 	}}
 	other := site
 	other.PID = 8
@@ -657,7 +666,8 @@ func TestUnseenRows(t *testing.T) {
 	require.Equal(t, append(known, row(64, 0, phases.NoCategory, NoStep, NoHolder)), rows(1600, 0))
 	require.Equal(t, []Row{row(1535, 3, phases.NoCategory, NoStep, NoHolder)}, rows(1535, 3), "the blocks are not those of the total")
 	p.Name = stacks.LostEvents
-	require.Equal(t, []Row{{Name: p.Name, Bytes: -5, Category: string(phases.NoCategory), Step: NoStep, Holder: NoHolder}}, v.appendUnseen(nil, p, Row{Name: p.Name, Bytes: -5}))
+	require.Equal(t, []Row{{Name: p.Name, Bytes: -5, Category: string(phases.NoCategory), Step: NoStep, Holder: NoHolder}},
+		v.appendUnseen(nil, p, Row{Name: p.Name, Bytes: -5}))
 }
 
 // TestInnerRows: what a line calls is listed where it has more than three tenths of all, three calls at most, the largest first.
@@ -674,7 +684,8 @@ func TestInnerRows(t *testing.T) {
 	line := Row{Bytes: 113}
 	line.addInner(samples, 300)
 	require.Equal(t, []Row{
-		{Name: "b", Func: "f", File: "x.py", Line: 1, Bytes: 40, Blocks: 40}, {Name: "e", Func: "f", File: "x.py", Line: 4, Bytes: 30, Blocks: 30},
+		{Name: "b", Func: "f", File: "x.py", Line: 1, Bytes: 40, Blocks: 40}, {Name: "e", Func: "f", File: "x.py", Line: 4, Bytes: 30,
+			Blocks: 30},
 		{Name: "d", Func: "f", File: "x.py", Line: 3, Bytes: 20, Blocks: 20},
 	}, line.Inner)
 	for bytes, total := range map[int64]int64{30: 100, 0: 0, 5: -1} {

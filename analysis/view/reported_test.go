@@ -42,7 +42,8 @@ func TestReported(t *testing.T) {
 		kind      event.Kind
 		layer     event.Layer
 		allocated uint64
-	}{{event.KindAlloc, event.LayerDevice, 9}, {event.KindOutOfMemory, event.LayerTorch, 9}, {event.KindFree, event.LayerTorch, event.Unknown}} {
+	}{{event.KindAlloc, event.LayerDevice, 9}, {event.KindOutOfMemory, event.LayerTorch, 9},
+		{event.KindFree, event.LayerTorch, event.Unknown}} {
 		by, ok := see(1, 0, c.kind, c.layer, c.allocated)
 		require.False(t, ok)
 		require.Zero(t, by)

@@ -19,7 +19,8 @@ func TestAlike(t *testing.T) {
 		x, y string
 		want bool
 	}{
-		{"abcdef", "abcdef", true}, {"abcd", "abxx", true}, {"abcd", "axxx", false}, {"abcd", "xxcd", true}, {"abcdef", "abXYef", true}, {"abcdef", "aXXXXf", false},
+		{"abcdef", "abcdef", true}, {"abcd", "abxx", true}, {"abcd", "axxx", false}, {"abcd", "xxcd", true}, {"abcdef", "abXYef", true},
+		{"abcdef", "aXXXXf", false},
 		{"aaaa", "aa", true}, {"aaaaa", "aa", false}, {"", "", true}, {"a", "", false}, {"ab", "b", true},
 	} {
 		require.Equal(t, c.want, alike(c.x, c.y), "%q and %q", c.x, c.y)
@@ -33,11 +34,15 @@ func TestPairedFiles(t *testing.T) {
 		before, after []string
 		want          map[string]string
 	}{
-		"the same":            {[]string{"/a/x.py"}, []string{"/a/x.py"}, map[string]string{"/a/x.py": "/a/x.py"}},
-		"another folder":      {[]string{"/a/x.py", "/a/y.py"}, []string{"/b/x.py", "/b/y.py"}, map[string]string{"/a/x.py": "/b/x.py", "/a/y.py": "/b/y.py"}},
-		"two of that name":    {[]string{"/a/x.py", "/a/y.py"}, []string{"/b/x.py", "/c/x.py", "/b/y.py"}, map[string]string{"/a/y.py": "/b/y.py"}},
-		"the longest end":     {[]string{"/a/m/x.py", "/a/n/x.py"}, []string{"/b/m/x.py", "/b/n/x.py"}, map[string]string{"/a/m/x.py": "/b/m/x.py", "/a/n/x.py": "/b/n/x.py"}},
-		"renamed":             {[]string{"/a/x.py", "/a/y.py"}, []string{"/a/x.py", "/a/z.py"}, map[string]string{"/a/x.py": "/a/x.py", "/a/y.py": "/a/z.py"}},
+		"the same": {[]string{"/a/x.py"}, []string{"/a/x.py"}, map[string]string{"/a/x.py": "/a/x.py"}},
+		"another folder": {[]string{"/a/x.py", "/a/y.py"}, []string{"/b/x.py", "/b/y.py"},
+			map[string]string{"/a/x.py": "/b/x.py", "/a/y.py": "/b/y.py"}},
+		"two of that name": {[]string{"/a/x.py", "/a/y.py"}, []string{"/b/x.py", "/c/x.py", "/b/y.py"},
+			map[string]string{"/a/y.py": "/b/y.py"}},
+		"the longest end": {[]string{"/a/m/x.py", "/a/n/x.py"}, []string{"/b/m/x.py", "/b/n/x.py"},
+			map[string]string{"/a/m/x.py": "/b/m/x.py", "/a/n/x.py": "/b/n/x.py"}},
+		"renamed": {[]string{"/a/x.py", "/a/y.py"}, []string{"/a/x.py", "/a/z.py"},
+			map[string]string{"/a/x.py": "/a/x.py", "/a/y.py": "/a/z.py"}},
 		"two that are left":   {[]string{"/a/x.py", "/a/y.py"}, []string{"/a/v.py", "/a/w.py"}, map[string]string{}},
 		"a library's":         {[]string{"/usr/lib/python3.11/x.py"}, []string{"/usr/lib/python3.11/y.py"}, map[string]string{}},
 		"beside a library's":  {[]string{"/a/x.py", "/usr/lib/python3.11/x1.py"}, []string{"/a/y.py"}, map[string]string{"/a/x.py": "/a/y.py"}},
@@ -60,7 +65,8 @@ func TestChangesOrder(t *testing.T) {
 		names = append(names, d.Rows[i].Row().Name)
 	}
 	require.Equal(t, []string{"new", "gone", "a", "b", "c", "e"}, names)
-	require.Equal(t, []int64{40, -30, 10, -10, 0, 0}, []int64{d.Rows[0].Bytes(), d.Rows[1].Bytes(), d.Rows[2].Bytes(), d.Rows[3].Bytes(), d.Rows[4].Bytes(), d.Rows[5].Bytes()})
+	require.Equal(t, []int64{40, -30, 10, -10, 0, 0}, []int64{d.Rows[0].Bytes(), d.Rows[1].Bytes(), d.Rows[2].Bytes(), d.Rows[3].Bytes(),
+		d.Rows[4].Bytes(), d.Rows[5].Bytes()})
 	require.Equal(t, []int64{1, -1, 0}, []int64{d.Rows[0].Blocks(), d.Rows[1].Blocks(), d.Rows[2].Blocks()})
 	require.Equal(t, DiffTotal{200, 5}, d.Before)
 	require.Equal(t, DiffTotal{210, 5}, d.After)
@@ -74,9 +80,12 @@ func TestChangesOrder(t *testing.T) {
 // TestRowOrder: rows of one size are in the order of their blocks, names, files, lines, functions and stacks.
 func TestRowOrder(t *testing.T) {
 	want := []Row{
-		{Name: "z", Bytes: 9}, {Name: "z", Bytes: 5, Blocks: 2}, {Name: "a", Bytes: 5}, {Name: "b", File: "1", Bytes: 5}, {Name: "b", File: "2", Line: 1, Bytes: 5},
-		{Name: "b", File: "2", Line: 2, Func: "f", Bytes: 5}, {Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5}, {Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a"}}},
-		{Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a", Func: "f"}}}, {Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a", Func: "f", File: "x"}}},
+		{Name: "z", Bytes: 9}, {Name: "z", Bytes: 5, Blocks: 2}, {Name: "a", Bytes: 5}, {Name: "b", File: "1", Bytes: 5},
+		{Name: "b", File: "2", Line: 1, Bytes: 5},
+		{Name: "b", File: "2", Line: 2, Func: "f", Bytes: 5}, {Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5},
+		{Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a"}}},
+		{Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a", Func: "f"}}},
+		{Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a", Func: "f", File: "x"}}},
 		{Name: "b", File: "2", Line: 2, Func: "g", Bytes: 5, Stack: []Call{{Name: "a", Func: "f", File: "x", Line: 3}}},
 	}
 	for i := range want {
@@ -91,7 +100,8 @@ func TestRowOrder(t *testing.T) {
 // TestRowsOfKind: a row of a table has what all its members have in common.
 func TestRowsOfKind(t *testing.T) {
 	e := Row{
-		Name: "[backward of] a.py:3", Func: "f", File: "/a.py", Line: 3, Source: "x()", Layer: "torch", Device: "cuda:0", Stack: []Call{{Name: "a.py:3"}}, Bytes: 5, Blocks: 2,
+		Name: "[backward of] a.py:3", Func: "f", File: "/a.py", Line: 3, Source: "x()", Layer: "torch", Device: "cuda:0",
+		Stack: []Call{{Name: "a.py:3"}}, Bytes: 5, Blocks: 2,
 		Phase: "forward", Module: "Net", Operator: "aten::mm", Category: "parameters", Step: "step 3", Holder: "model",
 	}
 	of := func(change func(*Row)) Row {
@@ -105,7 +115,8 @@ func TestRowsOfKind(t *testing.T) {
 		ByFunction: of(func(r *Row) { r.Name = "[backward of] f" }),
 		ByStack:    of(func(r *Row) { r.Line, r.Source, r.Stack = 3, "x()", e.Stack }),
 		ByLayer:    {Name: "torch", Layer: "torch", Bytes: 5, Blocks: 2}, ByDevice: {Name: "cuda:0", Device: "cuda:0", Bytes: 5, Blocks: 2},
-		ByPhase: alone("forward"), ByModule: alone("Net"), ByOperator: alone("aten::mm"), ByCategory: alone("parameters"), ByHolder: alone("model"), ByStep: alone("step 3"),
+		ByPhase: alone("forward"), ByModule: alone("Net"), ByOperator: alone("aten::mm"), ByCategory: alone("parameters"),
+		ByHolder: alone("model"), ByStep: alone("step 3"),
 	} {
 		require.Equal(t, want, e.as(by), by.String())
 		require.Equal(t, by >= ByCategory, by.Detailed(), by.String())
@@ -124,7 +135,8 @@ func TestRowsOfKind(t *testing.T) {
 // TestRowKeys: rows are the same with the same file, function and line; native ones by their name. Without lines those do not count.
 func TestRowKeys(t *testing.T) {
 	file := func(name string) string { return "folder" + name }
-	x := Row{Name: "a.py:3", Func: "f", File: "/a.py", Line: 3, Stack: []Call{{Name: "b.py:4", Func: "g", File: "/b.py", Line: 4}, {Name: "foo"}}}
+	x := Row{Name: "a.py:3", Func: "f", File: "/a.py", Line: 3, Stack: []Call{{Name: "b.py:4", Func: "g", File: "/b.py", Line: 4},
+		{Name: "foo"}}}
 	y := x
 	y.Line, y.Name, y.Stack = 9, "a.py:9", []Call{{Name: "b.py:8", Func: "g", File: "/b.py", Line: 8}, {Name: "foo"}}
 	require.NotEqual(t, x.key(file, true), y.key(file, true))
@@ -185,10 +197,12 @@ func TestPickedThreads(t *testing.T) {
 // TestUnseenBlocksOfView: memory in use is by device, segments and other memory apart, and stacks by how complete they are.
 func TestUnseenBlocksOfView(t *testing.T) {
 	site := func(pid uint32, index int8, segment bool, n uint64) heap.Site {
-		return heap.Site{PID: pid, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceCUDA, Index: index}, Segment: segment, Inuse: blocks(n)}
+		return heap.Site{PID: pid, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceCUDA, Index: index}, Segment: segment,
+			Inuse: blocks(n)}
 	}
 	v := New(&heap.Snapshot{Sites: []heap.Site{
-		site(7, 0, true, 1), site(7, 0, false, 2), site(7, 0, true, 3), site(7, 1, false, 4), site(8, 1, false, 5), {PID: 8, Layer: event.LayerTorch, Inuse: blocks(6)},
+		site(7, 0, true, 1), site(7, 0, false, 2), site(7, 0, true, 3), site(7, 1, false, 4), site(8, 1, false, 5),
+		{PID: 8, Layer: event.LayerTorch, Inuse: blocks(6)},
 	}}, nil, nil)
 	device := func(pid uint32, index int8, segments, other uint64) Device {
 		return Device{PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: index}, Segments: blocks(segments), Other: blocks(other)}

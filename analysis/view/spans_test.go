@@ -36,7 +36,8 @@ func TestPhaseSpans(t *testing.T) {
 	require.Equal(t, all, got)
 	require.False(t, more)
 	got, _ = spans(30, 50, 10)
-	require.Equal(t, []view.PhaseSpan{span(1, phases.Forward, 30, 30, 1), span(1, phases.Input, 50, 50, 1), span(2, phases.Forward, 40, 40, 1)}, got)
+	require.Equal(t, []view.PhaseSpan{span(1, phases.Forward, 30, 30, 1), span(1, phases.Input, 50, 50, 1),
+		span(2, phases.Forward, 40, 40, 1)}, got)
 	got, more = spans(0, 100, 2)
 	require.Equal(t, all[:2], got)
 	require.True(t, more)

@@ -33,7 +33,8 @@ func (v *View) SumBy(by RowKind) []Row {
 		}
 	}
 	slices.SortStableFunc(out, func(x, y Row) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Text, y.Text), cmp.Compare(x.File, y.File))
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Text, y.Text),
+			cmp.Compare(x.File, y.File))
 	})
 	return out
 }

@@ -156,7 +156,8 @@ func TestTimelineMaxEvents(t *testing.T) {
 
 	one := &eventtest.Stream{} // all of one size: no size helps
 	for i := range uint64(100) {
-		one.Events = append(one.Events, event.Event{Time: 1 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10, Size: 512,
+		one.Events = append(one.Events, event.Event{Time: 1 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10,
+			Size:      512,
 			Requested: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
 	}
 	_, tl := newTimeline(t, one, &view.TimelineOptions{MaxEvents: 40})

@@ -74,7 +74,8 @@ func (n *noted) take(m *event.Annotation) {
 	case event.AnnotationSteps:
 		if n.steps == nil || n.steps.Numbering != m.Steps.Numbering {
 			n.numberings++
-			n.steps = &event.Steps{Numbering: m.Steps.Numbering, Source: m.Steps.Source, On: m.Steps.On, Chosen: m.Steps.Chosen, First: m.Steps.First}
+			n.steps = &event.Steps{Numbering: m.Steps.Numbering, Source: m.Steps.Source, On: m.Steps.On, Chosen: m.Steps.Chosen,
+				First: m.Steps.First}
 		}
 		n.steps.Begins = append(n.steps.Begins, m.Steps.Begins...)
 	case event.AnnotationHeld:

@@ -123,7 +123,8 @@ func (b *block) join(other *block) {
 // cut leaves n bytes of a block, and returns the rest, which is behind it. Neither is listed.
 func (b *block) cut(n uint64) *block {
 	rest := &block{
-		addr: b.addr + n, size: b.size - n, stream: b.stream, pool: b.pool, space: b.space, unmapped: b.unmapped, order: b.order, prev: b, next: b.next,
+		addr: b.addr + n, size: b.size - n, stream: b.stream, pool: b.pool, space: b.space, unmapped: b.unmapped, order: b.order, prev: b,
+		next: b.next,
 	}
 	if rest.next != nil {
 		rest.next.prev = rest

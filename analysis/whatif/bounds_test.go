@@ -73,7 +73,8 @@ func TestOutsideOfReport(t *testing.T) {
 		j.Alloc(eventtest.Kept, 1<<20)
 		trace, err := view.NewTrace(&j.Stream, nil)
 		require.NoError(t, err)
-		all, err := Find(trace, &steps.Table{}, &Ask{Outside: asked, Device: 1 << 30}, func(uint32, event.Device, *Stream) Known { return Known{Outside: known, Total: 5 << 30} })
+		all, err := Find(trace, &steps.Table{}, &Ask{Outside: asked, Device: 1 << 30},
+			func(uint32, event.Device, *Stream) Known { return Known{Outside: known, Total: 5 << 30} })
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		return &all[0]
@@ -93,7 +94,8 @@ func TestOutsideOfReport(t *testing.T) {
 	j.Alloc(eventtest.Kept, 1<<20)
 	trace, err := view.NewTrace(&j.Stream, nil)
 	require.NoError(t, err)
-	all, err := Find(trace, &steps.Table{}, &Ask{Settings: []Settings{{MaxSplit: 128 << 20}}}, func(uint32, event.Device, *Stream) Known { return Known{Total: 5 << 30} })
+	all, err := Find(trace, &steps.Table{}, &Ask{Settings: []Settings{{MaxSplit: 128 << 20}}},
+		func(uint32, event.Device, *Stream) Known { return Known{Total: 5 << 30} })
 	require.NoError(t, err)
 	require.EqualValues(t, 5<<30, all[0].Rows[1].Device, "that of the recording")
 	require.Len(t, all[0].Rows, 2)

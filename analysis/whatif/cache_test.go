@@ -94,7 +94,8 @@ func TestCollect(t *testing.T) {
 	c.free(young)
 	require.EqualValues(t, 90*mib, c.used)
 	require.NotNil(t, c.malloc(22*mib, 1))
-	require.EqualValues(t, 20*mib+40*mib+22*mib, c.used, "20 MiB above the threshold: the old segment is returned, the one that was freed last is not")
+	require.EqualValues(t, 20*mib+40*mib+22*mib, c.used,
+		"20 MiB above the threshold: the old segment is returned, the one that was freed last is not")
 	require.Zero(t, c.retries)
 }
 
@@ -188,7 +189,8 @@ func requireWhole(t *testing.T, c *cache, live map[*block]bool) {
 
 // Versions, and settings as PyTorch reads them.
 func TestRulesAndConf(t *testing.T) {
-	for version, oldest := range map[string]bool{"2.6.0+cu124": false, "2.12.1": false, "2.13.0": true, "2.15.0+cu132": true, "3.0": true, "": true, "git": true} {
+	for version, oldest := range map[string]bool{"2.6.0+cu124": false, "2.12.1": false, "2.13.0": true, "2.15.0+cu132": true, "3.0": true,
+		"": true, "git": true} {
 		require.Equal(t, oldest, RulesOf(version).OldestFirst, version)
 	}
 	conf := "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.6,roundup_power2_divisions:8"

@@ -122,7 +122,8 @@ func TestFailureFigures(t *testing.T) {
 		{size: 30 << 20, time: 1}, {kind: opAlloc, id: 1, size: 90 << 20, time: 2, outside: 10 << 20, stack: 7},
 	}}
 	r := s.Run(&Settings{Device: 100 << 20}, &Options{Outside: 5 << 20})
-	require.Equal(t, &Failure{Time: 2, Requested: 90 << 20, Size: 90 << 20, Reserved: 30 << 20, Allocated: 30 << 20, Free: 55 << 20, Stack: 7}, r.Failed)
+	require.Equal(t, &Failure{Time: 2, Requested: 90 << 20, Size: 90 << 20, Reserved: 30 << 20, Allocated: 30 << 20, Free: 55 << 20,
+		Stack: 7}, r.Failed)
 	require.EqualValues(t, 30<<20, r.Peak)
 	require.EqualValues(t, 1, r.PeakAt)
 	require.EqualValues(t, 55<<20, r.HeadRoom)

@@ -134,7 +134,8 @@ func (r *replay) start(m *fragments.Map) {
 		}
 		var last *block
 		for k := range g.Blocks {
-			b := &block{addr: g.Blocks[k].Addr, size: g.Blocks[k].Size, stream: stream, pool: p, held: g.Blocks[k].Held, space: sp, order: order, prev: last}
+			b := &block{addr: g.Blocks[k].Addr, size: g.Blocks[k].Size, stream: stream, pool: p, held: g.Blocks[k].Held, space: sp, order: order,
+				prev: last}
 			if last != nil {
 				last.next = b
 			}
@@ -183,7 +184,8 @@ func (r *replay) step(p *op) bool {
 }
 
 func (r *replay) failure(p *op) *Failure {
-	out := &Failure{Time: p.time, Requested: p.size, Size: r.round(p.size), Reserved: r.used, Allocated: r.allocated, Stack: p.stack, Free: event.Unknown}
+	out := &Failure{Time: p.time, Requested: p.size, Size: r.round(p.size), Reserved: r.used, Allocated: r.allocated, Stack: p.stack,
+		Free: event.Unknown}
 	if r.total > 0 {
 		out.Free = r.total - min(r.total, r.used+r.cache.outside)
 	}

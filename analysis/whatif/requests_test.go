@@ -120,10 +120,12 @@ func TestRefusedThen(t *testing.T) {
 	require.NotNil(t, small.Failed)
 	require.Equal(t, 1, small.Retries)
 	require.EqualValues(t, j.Events[5].Time, small.Failed.Time)
-	require.Equal(t, []uint64{30 * mib, 0, 0, 20 * mib}, []uint64{small.Failed.Size, small.Failed.Reserved, small.Failed.Allocated, small.Failed.Free})
+	require.Equal(t, []uint64{30 * mib, 0, 0, 20 * mib}, []uint64{small.Failed.Size, small.Failed.Reserved, small.Failed.Allocated,
+		small.Failed.Free})
 	for _, device := range []uint64{20 * mib, 100 * mib, 0} {
 		check := s.Check(&whatif.Settings{Device: device}, nil)
-		require.Equal(t, whatif.Agreement{Compared: 4, Equal: 4}, *check, "a failure that was recorded is one on every device, and does not end it: %d", device)
+		require.Equal(t, whatif.Agreement{Compared: 4, Equal: 4}, *check,
+			"a failure that was recorded is one on every device, and does not end it: %d", device)
 	}
 }
 
@@ -233,10 +235,12 @@ func TestUsual(t *testing.T) {
 // Settings at their bounds, as PyTorch takes them.
 func TestParseConfBounds(t *testing.T) {
 	for text, ok := range map[string]bool{
-		"max_split_size_mb:20": true, "max_split_size_mb:19": false, "garbage_collection_threshold:0": true, "garbage_collection_threshold:1": false,
+		"max_split_size_mb:20": true, "max_split_size_mb:19": false, "garbage_collection_threshold:0": true,
+		"garbage_collection_threshold:1":    false,
 		"garbage_collection_threshold:0.99": true, "garbage_collection_threshold:-0.1": false, "roundup_power2_divisions:3": false,
-		"roundup_power2_divisions:2": true, "roundup_power2_divisions:1": true, "roundup_power2_divisions:6": false, "roundup_power2_divisions:x": false,
-		"expandable_segments:maybe": true, "other:1": true, " expandable_segments:true": true,
+		"roundup_power2_divisions:2": true, "roundup_power2_divisions:1": true, "roundup_power2_divisions:6": false,
+		"roundup_power2_divisions:x": false,
+		"expandable_segments:maybe":  true, "other:1": true, " expandable_segments:true": true,
 	} {
 		_, err := whatif.ParseConf(text)
 		require.Equal(t, ok, err == nil, text)

@@ -27,14 +27,17 @@ type job struct {
 func newJob() *job {
 	frames := []event.Frame{{Kind: event.FramePython, Func: "main", File: "/job/train.py", Line: 88}}
 	return &job{
-		Stream: &eventtest.Stream{Stacks: map[event.StackID]*event.Stack{1: {ID: 1, Frames: frames}}}, blocks: map[uint64]uint64{}, segments: map[uint64]uint64{},
+		Stream: &eventtest.Stream{Stacks: map[event.StackID]*event.Stack{1: {ID: 1, Frames: frames}}}, blocks: map[uint64]uint64{},
+		segments: map[uint64]uint64{},
 	}
 }
 
 func (j *job) event(kind event.Kind, layer event.Layer, addr, size uint64) {
 	e := event.Event{
-		Time: uint64(len(j.Events)+1) * 1000, PID: 7, TID: 7, Kind: kind, Layer: layer, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size,
-		Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown, Stack: 1,
+		Time: uint64(len(j.Events)+1) * 1000, PID: 7, TID: 7, Kind: kind, Layer: layer, Device: event.Device{Type: event.DeviceCUDA},
+		Addr: addr, Size: size,
+		Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown,
+		Context: event.Unknown, Stack: 1,
 	}
 	if layer == event.LayerTorch {
 		e.Allocated, e.Reserved, e.Requested, e.Stream = j.allocated, j.reserved, size, 0
@@ -172,9 +175,11 @@ func TestHelps(t *testing.T) {
 		rows []whatif.Row
 		want []whatif.Help
 	}{
-		"nothing":                {[]whatif.Row{row(100, false, 1), row(96, false, 2), row(100, false, 4), row(90, true, 8)}, nil},
-		"less":                   {[]whatif.Row{row(100, false, 1), row(95, false, 2), row(60, false, 4)}, []whatif.Help{{Saves: 40}, {Saves: 5}}},
-		"nothing fails any more": {[]whatif.Row{row(100, true, 1), row(100, false, 2), row(50, true, 4), row(99, false, 8)}, []whatif.Help{{GoesOn: true}, {GoesOn: true}}},
+		"nothing": {[]whatif.Row{row(100, false, 1), row(96, false, 2), row(100, false, 4), row(90, true, 8)}, nil},
+		"less": {[]whatif.Row{row(100, false, 1), row(95, false, 2), row(60, false, 4)},
+			[]whatif.Help{{Saves: 40}, {Saves: 5}}},
+		"nothing fails any more": {[]whatif.Row{row(100, true, 1), row(100, false, 2), row(50, true, 4), row(99, false, 8)},
+			[]whatif.Help{{GoesOn: true}, {GoesOn: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := (&whatif.Report{Rows: tt.rows}).Helps()

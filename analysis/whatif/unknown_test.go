@@ -17,7 +17,8 @@ func TestUnknownOfLate(t *testing.T) {
 		return whatif.Row{Result: &whatif.Result{Peak: peak, Failed: failed}}
 	}
 	rows := []whatif.Row{of(100, nil), of(100, nil), of(90, nil), of(100, &whatif.Failure{})}
-	for before, want := range map[uint64][]bool{0: {false, false, false, false}, 49: {false, false, false, false}, 50: {false, true, false, false}} {
+	for before, want := range map[uint64][]bool{0: {false, false, false, false}, 49: {false, false, false, false},
+		50: {false, true, false, false}} {
 		r := &whatif.Report{Stream: &whatif.Stream{Before: before}, Rows: rows}
 		for i := range rows {
 			require.Equal(t, want[i], r.Unknown(i), "%d before, row %d", before, i)

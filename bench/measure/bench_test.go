@@ -60,7 +60,8 @@ func TestTotalParser(t *testing.T) {
 	var p totalParser
 	var got []sample
 	for _, line := range []string{
-		"READY 12", "total 1000 ns 5000000 cpu_ns 100", "total 1000 ns 5500000 cpu_ns 200", "total 3000 ns 6000000 cpu_ns 2000100", "total 3000 ns",
+		"READY 12", "total 1000 ns 5000000 cpu_ns 100", "total 1000 ns 5500000 cpu_ns 200", "total 3000 ns 6000000 cpu_ns 2000100",
+		"total 3000 ns",
 	} {
 		s, ok, err := p.parse([]byte(line))
 		require.NoError(t, err)

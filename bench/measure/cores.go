@@ -38,7 +38,8 @@ func measureCores(e *environment, o Options) ([]result, error) {
 		threads = coreThreads
 	}
 	for _, n := range threads {
-		w := &workload{name: fmt.Sprintf("%s%d", coresName, n), threads: n, start: func(e *environment) (*job, error) { return startThreads(e, n) }}
+		w := &workload{name: fmt.Sprintf("%s%d", coresName, n), threads: n,
+			start: func(e *environment) (*job, error) { return startThreads(e, n) }}
 		r, err := w.measure(e, o)
 		if err != nil {
 			return out, fmt.Errorf("%s: %w", w.name, err)
@@ -98,9 +99,12 @@ func (r *result) dearer(mode, other string) series {
 func rate(f figure) float64 { return 1000 / f.ns }
 
 func coresTimes(results []result, w io.Writer) {
-	fmt.Fprintf(w, "The hot loop in C, 20 calls deep, in many threads that do nothing else and share nothing, at the lowest priority. Events a second of all threads, "+
-		"in millions; price of a hit in µs of CPU time; mean ns of a run by the kernel's clock, less that of the empty program. Of lost events the ring was full.\n\n")
-	t := table{{"threads", "M events/s, empty uprobe", "M events/s, gputrace", "empty uprobe", "gputrace beyond it", "gputrace as a multiple of the empty uprobe",
+	fmt.Fprintf(w, "The hot loop in C, 20 calls deep, in many threads that do nothing else and share nothing, at the lowest priority. "+
+		"Events a second of all threads, "+
+		"in millions; price of a hit in µs of CPU time; mean ns of a run by the kernel's clock, less that of the empty program. Of lost "+
+		"events the ring was full.\n\n")
+	t := table{{"threads", "M events/s, empty uprobe", "M events/s, gputrace", "empty uprobe", "gputrace beyond it",
+		"gputrace as a multiple of the empty uprobe",
 		"ns by the kernel's clock", "lost"}}
 	for i := range results {
 		r := &results[i]

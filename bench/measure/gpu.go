@@ -86,7 +86,8 @@ func newGPU(o *GPUOptions, out io.Writer) (*gpu, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a working folder: %w", err)
 	}
-	g.env = &environment{root: o.Root, python: o.Python, programs: o.Programs, gputrace: o.Program, tmp: tmp, cache: filepath.Join(tmp, "cache")}
+	g.env = &environment{root: o.Root, python: o.Python, programs: o.Programs, gputrace: o.Program, tmp: tmp,
+		cache: filepath.Join(tmp, "cache")}
 	return g, nil
 }
 
@@ -134,8 +135,10 @@ const recordName = "gputrace record"
 
 // steps measures the loops one after the other. All are started at first and stand still until it is their turn.
 func (g *gpu) steps() error {
-	g.write("Mean time of a step in windows of %s, each against the untraced windows just before and after it in the same process: medians of rounds, in parentheses the least and "+
-		"the largest. `gputrace record` is the program with its default options, the empty uprobe a probe at the same place that does nothing, the recorder PyTorch's own.\n\n",
+	g.write("Mean time of a step in windows of %s, each against the untraced windows just before and after it in the same process: medians "+
+		"of rounds, in parentheses the least and "+
+		"the largest. `gputrace record` is the program with its default options, the empty uprobe a probe at the same place that does "+
+		"nothing, the recorder PyTorch's own.\n\n",
 		g.options.Window)
 	var waiting []*gpuJob
 	for i := range gpuJobs {
@@ -188,7 +191,8 @@ func (g *gpu) start(i int) *gpuJob {
 	j := &gpuJob{gpu: g, title: spec.title, native: spec.native, goes: g.env.unique("go"), counts: g.env.unique("counters")}
 	history := g.env.unique("switch")
 	cmd := exec.Command(g.options.Python, g.script("jobs.py"), spec.job, "--go", j.goes, "--counters", j.counts, "--switch", history)
-	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join(g.options.Root, "testdata", "workloads")+":"+os.Getenv("PYTHONPATH")), spec.env...)
+	cmd.Env = append(append(os.Environ(), "PYTHONPATH="+filepath.Join(g.options.Root, "testdata", "workloads")+":"+os.Getenv("PYTHONPATH")),
+		spec.env...)
 	j.job = &job{cmd: cmd, parse: new(stepParser).parse, switchFile: history}
 	j.err = errors.Join(j.turnRecorder("off"), j.begin())
 	return j

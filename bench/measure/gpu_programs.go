@@ -44,7 +44,8 @@ type gpuRun struct {
 
 // compare runs each program under gputrace run and compares counters. The screens follow.
 func (g *gpu) compare() error {
-	g.write("Each program ran under `gputrace run`, up to four at once, and printed its framework's own counters at its end. Where they are PyTorch's, each key that `gputrace summary` " +
+	g.write("Each program ran under `gputrace run`, up to four at once, and printed its framework's own counters at its end. Where they " +
+		"are PyTorch's, each key that `gputrace summary` " +
 		"has too is compared: requests and bytes asked for, the peaks of what is allocated and reserved.\n\n")
 	g.inGroups(gpuPrograms, nil)
 	return g.sharing()
@@ -91,7 +92,8 @@ func (g *gpu) run(name, folder string, env []string) gpuRun {
 	ctx, cancel := context.WithTimeout(context.Background(), gpuProgramLimit)
 	defer cancel()
 	var printed, screen bytes.Buffer
-	cmd := exec.CommandContext(ctx, g.env.gputrace, "run", "-o", folder, "-f", "none", "--cache-dir", g.env.cache, "--", g.options.Python, g.script("programs.py"), name)
+	cmd := exec.CommandContext(ctx, g.env.gputrace, "run", "-o", folder, "-f", "none", "--cache-dir", g.env.cache, "--", g.options.Python,
+		g.script("programs.py"), name)
 	cmd.Env = append(append(os.Environ(), "COLUMNS=120", "PYTHONUNBUFFERED=1"), env...)
 	cmd.Stdout, cmd.Stderr = &printed, &screen
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -167,7 +169,8 @@ func (g *gpu) screen(r *gpuRun) {
 	}
 	if r.err != nil {
 		said, _, _ := strings.Cut(r.screen, "\ngputrace  ")
-		g.write("It failed: %v. It printed:\n\n```text\n%s\n%s\n```\n\n", r.err, strings.TrimSpace(lastLines(r.printed, 30)), strings.TrimSpace(lastLines(said, 30)))
+		g.write("It failed: %v. It printed:\n\n```text\n%s\n%s\n```\n\n", r.err, strings.TrimSpace(lastLines(r.printed, 30)),
+			strings.TrimSpace(lastLines(said, 30)))
 	}
 }
 

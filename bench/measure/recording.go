@@ -107,7 +107,8 @@ func recordTrace(e *environment, script string) (string, error) {
 		return "", err
 	}
 	folder := e.unique("recorded")
-	cmd := exec.Command(e.gputrace, "record", "-p", strconv.Itoa(j.cmd.Process.Pid), "-d", recordFor.String(), "-o", folder, "--cache-dir", e.cache)
+	cmd := exec.Command(e.gputrace, "record", "-p", strconv.Itoa(j.cmd.Process.Pid), "-d", recordFor.String(), "-o", folder, "--cache-dir",
+		e.cache)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("gputrace record: %w\n%s", err, text)
 	}
@@ -193,16 +194,20 @@ func (out *recordingResult) report(e *environment, path string) error {
 }
 
 func recordingTimes(results []recordingResult, w io.Writer) {
-	fmt.Fprintf(w, "The recording, `trace.gputrace`: %s of each script, late attach. What was recorded is then written again and again to %d M events, "+
-		"and `gputrace report` opens that on one core. CPU times. The sizes are upper bounds: the kernel counts from what the bench itself has. Goals: 10.5 B and 100 ns an event, 10 s, 500 MiB.\n\n", recordFor, recordEvents/1_000_000)
-	t := table{{"script", "events recorded", "bytes an event, with all names", "to write an event, ns", "to report 10 M events, s", "events replayed a second, M", "largest resident size, MiB"}}
+	fmt.Fprintf(w, "The recording, `trace.gputrace`: %s of each script, late attach. What was recorded is then written again and again to "+
+		"%d M events, "+
+		"and `gputrace report` opens that on one core. CPU times. The sizes are upper bounds: the kernel counts from what the bench itself "+
+		"has. Goals: 10.5 B and 100 ns an event, 10 s, 500 MiB.\n\n", recordFor, recordEvents/1_000_000)
+	t := table{{"script", "events recorded", "bytes an event, with all names", "to write an event, ns", "to report 10 M events, s",
+		"events replayed a second, M", "largest resident size, MiB"}}
 	for i := range results {
 		r := &results[i]
 		t.row(r.script+".py", fmt.Sprint(r.events), fmt.Sprintf("%.1f", r.bytes), r.write.text("%.0f"), r.open.text("%.1f"),
 			fmt.Sprintf("%.1f", recordEvents/1e6/r.open.quantile(0.5)), r.memory.text("%.0f"))
 	}
 	t.print(w)
-	fmt.Fprintf(w, "The page of the long recording, `gputrace export -f html`, on one core. Goals: below 5 MB, its first picture within 2,000 ms.\n\n")
+	fmt.Fprintf(w, "The page of the long recording, `gputrace export -f html`, on one core. Goals: below 5 MB, its first picture within "+
+		"2,000 ms.\n\n")
 	t = table{{"script", "CPU time to make it, s", "size, MB", "first picture in Chromium, ms"}}
 	for i := range results {
 		r := &results[i]

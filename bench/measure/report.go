@@ -94,7 +94,8 @@ func printReport(out io.Writer, r report) error {
 }
 
 func costs(results []result, w io.Writer) {
-	fmt.Fprintf(w, "Price of a hit to the program, in µs of its CPU time. A hit is one allocation or one free. The median step of a window counts, "+
+	fmt.Fprintf(w, "Price of a hit to the program, in µs of its CPU time. A hit is one allocation or one free. The median step of a window "+
+		"counts, "+
 		"against that of the untraced job just before and after. Goal for the training scripts: %.1f beyond the empty uprobe.\n\n", goal)
 	t := table{{"workload", "hits per step", "frames native + Python", "empty uprobe", "gputrace beyond it", "with stacks of frees too"}}
 	for i := range results {
@@ -130,7 +131,8 @@ func slowdowns(results []result, w io.Writer) {
 }
 
 func shares(results []result, w io.Writer) {
-	fmt.Fprintf(w, "What gputrace adds to a step, as a share of what PyTorch's own recorder adds to it in the same round. Goals for gpt.py: 0.85 of the former, 0.6 of the latter.\n\n")
+	fmt.Fprintf(w, "What gputrace adds to a step, as a share of what PyTorch's own recorder adds to it in the same round. Goals for "+
+		"gpt.py: 0.85 of the former, 0.6 of the latter.\n\n")
 	t := table{{"script", recorderPython, recorderAll}}
 	for i := range results {
 		if r := &results[i]; r.workload.training {
@@ -149,7 +151,8 @@ func orMissing(s series) string {
 
 func loads(results []result, w io.Writer) {
 	fmt.Fprintf(w, "What the tracer had to do, in the last window. Raw stacks are complete ones that user space unwound from a copy.\n\n")
-	t := table{{"workload", "events", "lost", "stacks complete", "of these raw", "partial, by reason", "different stacks", "files with code", "unwind rows",
+	t := table{{"workload", "events", "lost", "stacks complete", "of these raw", "partial, by reason", "different stacks", "files with code",
+		"unwind rows",
 		"Python", "PyTorch", "probe"}}
 	for i := range results {
 		r := &results[i]
@@ -186,7 +189,8 @@ func orDash(s string) string {
 }
 
 func kernelTimes(results []result, w io.Writer) {
-	fmt.Fprintf(w, "The same by the kernel's clock around the programs: mean ns of a run, without the trap and without what a run pushes out of the caches. "+
+	fmt.Fprintf(w, "The same by the kernel's clock around the programs: mean ns of a run, without the trap and without what a run pushes "+
+		"out of the caches. "+
 		"The empty program's figure is the clock itself.\n\n")
 	head := []string{"workload"}
 	for i := range modes {
@@ -221,7 +225,8 @@ func attachTimes(a attachResult, w io.Writer) {
 func describeMachine() string {
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	return fmt.Sprintf("%s, %d cores, Linux %s, %s, %s", cpuModel(), runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]), runtime.Version(), bpftraceVersion())
+	return fmt.Sprintf("%s, %d cores, Linux %s, %s, %s", cpuModel(), runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]),
+		runtime.Version(), bpftraceVersion())
 }
 
 func bpftraceVersion() string {

@@ -33,7 +33,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("-rounds %d: want at least 1", o.Rounds)
 	case o.Window < 100*time.Millisecond:
 		return fmt.Errorf("-window %s: want at least 100ms", o.Window)
-	case o.Only != "" && !slices.Contains([]string{whoName, recordingName, viewsName, feedName, coresName}, o.Only) && findWorkload(o.Only) == nil:
+	case o.Only != "" && !slices.Contains([]string{whoName, recordingName, viewsName, feedName, coresName}, o.Only) &&
+		findWorkload(o.Only) == nil:
 		return fmt.Errorf("-only %s: no such workload", o.Only)
 	}
 	return nil

@@ -325,7 +325,8 @@ func stackMemory() float64 {
 }
 
 func feedTimes(r *feedsResult, w io.Writer) {
-	fmt.Fprintf(w, "From the ring's records to the recording, on one core, of records made beforehand (%d threads, %d stacks; each event of an allocation or a free at "+
+	fmt.Fprintf(w, "From the ring's records to the recording, on one core, of records made beforehand (%d threads, %d stacks; each event "+
+		"of an allocation or a free at "+
 		"random). CPU ns an event, by how many blocks live. Goal: %d, with no allocation of memory.\n\n", feedThreads, feedStacks, feedGoal)
 	head := []string{"stage"}
 	for _, live := range feedLive {

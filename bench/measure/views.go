@@ -32,17 +32,22 @@ var views = []struct {
 	{"pprof", "inuse.pb.gz", "`go tool pprof -top`", []string{"go", "tool", "pprof", "-top", "FILE"}},
 	{"html", "report.html", "", nil},
 	{"perfetto", "timeline.pftrace.gz", "Perfetto's Python bindings", []string{"PYTHON", "-c", openPerfetto, "FILE"}},
-	{"chrome", "timeline.json.gz", "Python's json", []string{"PYTHON", "-c", "import gzip, json, sys; json.load(gzip.open(sys.argv[1]))", "FILE"}},
+	{"chrome", "timeline.json.gz", "Python's json", []string{"PYTHON", "-c", "import gzip, json, sys; json.load(gzip.open(sys.argv[1]))",
+		"FILE"}},
 	{"parquet", "allocations.parquet", "DuckDB, sum by stack", []string{"PYTHON", "-c", openParquet, "FILE"}},
-	{"csv", "allocations.csv", "Python's csv", []string{"PYTHON", "-c", "import csv, sys; csv.field_size_limit(1 << 30); sum(1 for _ in csv.reader(open(sys.argv[1])))", "FILE"}},
-	{"snapshot", "snapshot.pickle", "Python's pickle", []string{"PYTHON", "-c", "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))", "FILE"}},
+	{"csv", "allocations.csv", "Python's csv", []string{"PYTHON",
+		"-c", "import csv, sys; csv.field_size_limit(1 << 30); sum(1 for _ in csv.reader(open(sys.argv[1])))", "FILE"}},
+	{"snapshot", "snapshot.pickle", "Python's pickle", []string{"PYTHON", "-c", "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))",
+		"FILE"}},
 	{"json", "memory.json", "Python's json", []string{"PYTHON", "-c", "import json, sys; json.load(open(sys.argv[1]))", "FILE"}},
 	{"png", "memory.png", "", nil},
 }
 
 const (
-	openPerfetto = "import gzip, sys; from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as p; p.Trace.FromString(gzip.open(sys.argv[1]).read())"
-	openParquet  = "import duckdb, sys; duckdb.sql(f\"select stack, sum(bytes) from '{sys.argv[1]}' group by stack order by 2 desc\").fetchall()"
+	openPerfetto = "import gzip, sys; from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as p; " +
+		"p.Trace.FromString(gzip.open(sys.argv[1]).read())"
+	openParquet = "import duckdb, sys; duckdb.sql(f\"select stack, sum(bytes) from '{sys.argv[1]}' group by stack order by 2 " +
+		"desc\").fetchall()"
 )
 
 // viewResult is one format.
@@ -166,7 +171,8 @@ func cpuOf(cmd *exec.Cmd) (float64, error) {
 }
 
 func viewsTimes(r *viewsResult, w io.Writer) {
-	fmt.Fprintf(w, "Every view of one recording: %s of %s.py, %d events, late attach. CPU times; to write a view includes reading the recording, and to open one "+
+	fmt.Fprintf(w, "Every view of one recording: %s of %s.py, %d events, late attach. CPU times; to write a view includes reading the "+
+		"recording, and to open one "+
 		"includes starting the program that does.\n\n", recordFor, viewScript, r.events)
 	t := table{{"format", "bytes an event", "to write, ns an event", "opened by", "to open, s"}}
 	for i := range r.rows {

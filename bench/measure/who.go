@@ -153,14 +153,17 @@ func (r *whoResult) askInside(dir string) error {
 }
 
 func whoTimes(results []whoResult, w io.Writer) {
-	fmt.Fprintf(w, "`gputrace who` on a process that holds a small GPT and its optimizer, and data: a quarter small Python objects, the rest large "+
+	fmt.Fprintf(w, "`gputrace who` on a process that holds a small GPT and its optimizer, and data: a quarter small Python objects, the "+
+		"rest large "+
 		"buffers. Beside it what the process itself takes, standing still, to go from one parameter or from all of them up to a "+
 		"variable with gc.get_referrers.\n\n")
-	t := table{{"memory of the process, MiB", "objects", "blocks", "named", "gputrace who, s", "CPU, s", "read, MiB", "resident size of gputrace, MiB",
+	t := table{{"memory of the process, MiB", "objects", "blocks", "named", "gputrace who, s", "CPU, s", "read, MiB",
+		"resident size of gputrace, MiB",
 		"gc.get_referrers, one, s", "all, s"}}
 	for i := range results {
 		r := &results[i]
-		t.row(fmt.Sprintf("%.0f", r.own), fmt.Sprint(r.objects), fmt.Sprint(r.blocks), fmt.Sprint(r.named), r.seconds.text("%.2f"), r.cpu.text("%.2f"),
+		t.row(fmt.Sprintf("%.0f", r.own), fmt.Sprint(r.objects), fmt.Sprint(r.blocks), fmt.Sprint(r.named), r.seconds.text("%.2f"),
+			r.cpu.text("%.2f"),
 			r.read.text("%.0f"), r.memory.text("%.0f"), fmt.Sprintf("%.2f", r.one), fmt.Sprintf("%.2f", r.all))
 	}
 	t.print(w)

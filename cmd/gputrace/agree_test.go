@@ -256,7 +256,8 @@ func TestMomentsAgree(t *testing.T) {
 	}
 
 	older := "testdata/recording-1.0.gputrace"
-	for _, window := range [][]string{nil, {"--at", "end"}, {"--at", "peak"}, {"--at", "1ms"}, {"--at", "-1ms"}, {"--from", "0.4ms", "--to", "1.2ms"}} {
+	for _, window := range [][]string{nil, {"--at", "end"}, {"--at", "peak"}, {"--at", "1ms"}, {"--at", "-1ms"},
+		{"--from", "0.4ms", "--to", "1.2ms"}} {
 		requireAgree(t, older, window...)
 	}
 }

@@ -22,10 +22,12 @@ func TestCheckCommand(t *testing.T) {
 	}{
 		{[]string{steady, "--max-peak", "1024"}, "passed   max-peak: cuda:0 reached 512 B of at most 1.0 KiB", 0},
 		{[]string{steady, "--max-peak", "512"}, "passed   max-peak: cuda:0 reached 512 B of at most 512 B", 0},
-		{[]string{leak, "--max-peak", "20479"}, "FAILED   max-peak: cuda:0 reached 20.0 KiB, 1 B above the limit of 20.0 KiB; the\n         largest part, 20.0 KiB, is of train.py:30 main\n", 4},
+		{[]string{leak, "--max-peak", "20479"}, "FAILED   max-peak: cuda:0 reached 20.0 KiB, 1 B above the limit of 20.0 KiB; the\n         " +
+			"largest part, 20.0 KiB, is of train.py:30 main\n", 4},
 		{[]string{steady, "--no-leaks"}, "passed   no-leaks: steady: nothing grew from step to step in 39 steps\n", 0},
 		{[]string{leak, "--no-leaks"}, "FAILED   no-leaks: growing: train.py:30 main keeps 4 B more each step", 4},
-		{[]string{leak, "--max-growth-per-step", "0"}, "FAILED   max-growth-per-step: memory grows by 4 B each step, 4 B above the limit\n         of 0 B\n         train.py:30 main keeps 4 B", 4},
+		{[]string{leak, "--max-growth-per-step", "0"}, "FAILED   max-growth-per-step: memory grows by 4 B each step, 4 B above the limit\n    " +
+			"     of 0 B\n         train.py:30 main keeps 4 B", 4},
 		{[]string{leak, "--max-growth-per-step", "4"}, "passed   max-growth-per-step: memory grows by 4 B each step, of at most 4 B", 0},
 		{[]string{steady, "--no-oom"}, "passed   no-oom: no request was refused\n", 0},
 		{[]string{leak, "--baseline", steady}, "passed   baseline: ", 0}, // of less than 1 MiB

@@ -126,7 +126,8 @@ func fishQuote(s string) string { return "'" + s + "'" }
 func TestCompleteZsh(t *testing.T) {
 	path := tool(t, "zsh")
 	_, env := program(t)
-	terminal, zsh := startOnTerminal(t, path, []string{"-f", "-i"}, shellFolder(t), append(env, "HOME="+t.TempDir(), "TERM=dumb", "PS1=ready> "))
+	terminal, zsh := startOnTerminal(t, path, []string{"-f", "-i"}, shellFolder(t),
+		append(env, "HOME="+t.TempDir(), "TERM=dumb", "PS1=ready> "))
 	defer func() { _ = zsh.Process.Kill(); _ = zsh.Wait() }()
 	s := &conversation{t: t, terminal: terminal}
 	s.typed("unsetopt zle_bracketed_paste; autoload -U compinit && compinit -u -D; source <(gputrace completion zsh); LISTMAX=1000\n")

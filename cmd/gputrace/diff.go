@@ -36,13 +36,16 @@ type diffOptions struct {
 func diffCommand() *cli.Command {
 	names := compare.Names()
 	return &cli.Command{
-		Name:      "diff",
-		Usage:     "compare two recordings, snapshots, profiles or moments",
-		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by WHAT] [-f text|json|html|pprof] [--json] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
-		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
+		Name:  "diff",
+		Usage: "compare two recordings, snapshots, profiles or moments",
+		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by WHAT] [-f text|json|html|pprof] [--json] [-o FILE]\ngputrace diff FILE " +
+			"--at MOMENT [--at MOMENT]",
+		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, " +
+			"where it " +
 			"is clear which is meant.\n\nMoments: " + moment.Usage + ".",
 		Flags: []cli.Flag{
-			flags.Moments("at", "compare what is in use at `MOMENT` (default: end, or the peaks where both ends are empty); given twice, the second is that of AFTER; of one FILE alone, with the end"),
+			flags.Moments("at", "compare what is in use at `MOMENT` (default: end, or the peaks where both ends are empty); given twice, the "+
+				"second is that of AFTER; of one FILE alone, with the end"),
 			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: ", view.RecordedRowKindNames),
 			flags.Choice("format,f", names[0], "`FORMAT`: "+flags.Or(names), names),
 			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),

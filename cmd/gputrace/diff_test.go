@@ -108,7 +108,8 @@ func TestDiffProfiles(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Regexp(t, `(?m)^  train.py:7 +main +1000 B +1.5 KiB +\+500 B +unknown$`, text)
 	require.Contains(t, text, "change   +500 B\n")
-	require.Contains(t, text, "verdict  500 B more in use: 1000 B before, 1.5 KiB after; the largest change is\n         +500 B of train.py:7 main\n")
+	require.Contains(t, text, "verdict  500 B more in use: 1000 B before, 1.5 KiB after; the largest change is\n         +500 B of "+
+		"train.py:7 main\n")
 	_, stderr, code = gputrace(t, "diff", a, b, "--by", "holder")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "is a profile")

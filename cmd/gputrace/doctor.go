@@ -30,7 +30,8 @@ func doctorCommand() *cli.Command {
 		Name:      "doctor",
 		Usage:     "check whether tracing works here, and what to do if not",
 		UsageText: "gputrace doctor [-p PID] [-d 1s] [--json]",
-		Description: "Asks the kernel for what tracing uses, looks at our rights, and attaches a probe to a function of our own. With -p it also\n" +
+		Description: "Asks the kernel for what tracing uses, looks at our rights, and attaches a probe to a function of our own. With -p " +
+			"it also\n" +
 			"looks at the process, and attaches to it for a moment. The last line is the verdict. The exit code is 0 when tracing will\n" +
 			"work, 1 when it will not.",
 		Flags: []cli.Flag{

@@ -110,7 +110,8 @@ func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNam
 	switch o.format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused.String(), Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
+			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused.String(), Boot: boot, Balance: balance,
+				Holders: n.holders, HoldersWhy: n.why})
 		}
 	case "snapshot":
 		if n.holders != nil {

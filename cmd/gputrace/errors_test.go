@@ -53,7 +53,8 @@ func TestExportFolder(t *testing.T) {
 	require.Equal(t, "wrote "+dir+"/memory.folded   flamegraph.pl "+dir+"/memory.folded > flame.svg\nwrote "+dir+"/memory.svg\n",
 		printed(t, "export "+path+" -f folded,svg -o "+dir))
 	require.FileExists(t, dir+"/memory.svg")
-	require.Contains(t, printed(t, "export "+path+" -f snapshot -o "+dir+"/one/"), "wrote "+dir+"/one/snapshot.pickle   drop it on pytorch.org/memory_viz")
+	require.Contains(t, printed(t, "export "+path+" -f snapshot -o "+dir+"/one/"),
+		"wrote "+dir+"/one/snapshot.pickle   drop it on pytorch.org/memory_viz")
 	require.Contains(t, printed(t, "export nosuch -f png,svg -o "+dir+"/none"), "no such file")
 	require.NoDirExists(t, dir+"/none")
 	require.Contains(t, printed(t, "export "+path+" -f png,svg -o "+dir+"/a/b"), "mkdir "+dir+"/a/b: no such file")

@@ -34,11 +34,13 @@ func exportCommand() *cli.Command {
 		Usage: "convert a recording: pprof, HTML, Perfetto, Parquet and more",
 		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz\n" +
 			"gputrace export JOB... -f dataset -o FOLDER",
-		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or at the peak. Figures are those of report, to the byte." +
+		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or " +
+			"at the peak. Figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(names, ", "), names, checkExportFormats),
-			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the format's own name, here)"),
+			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the "+
+				"format's own name, here)"),
 			rowsFlag("", "with -f csv, a row for each `WHAT`: ", view.RecordedRowKindNames),
 			flags.Files("with", "with -f perfetto, add the trace of torch.profiler in `FILE`, on one clock; can be repeated"),
 			gatecli.DatasetFlags()[0],

@@ -65,7 +65,8 @@ func TestExportPage(t *testing.T) {
 	s := eventtest.Random(31, 2000)
 	path := filepath.Join(t.TempDir(), "trace.gputrace")
 	w, err := recording.Create(path, &recording.Info{
-		PID: eventtest.PID, Cmdline: []string{"python", "train.py", "</script>"}, Python: "3.11.7", Attached: s.Events[0].Time - 500, Started: time.Unix(1e9, 0),
+		PID: eventtest.PID, Cmdline: []string{"python", "train.py", "</script>"}, Python: "3.11.7", Attached: s.Events[0].Time - 500,
+		Started: time.Unix(1e9, 0),
 	}, s.Stack, nil)
 	require.NoError(t, err)
 	require.NoError(t, w.Write(s.Events))

@@ -29,8 +29,10 @@ import (
 
 // hostileNames are what a program can call itself, its files and its functions.
 var hostileNames = []string{
-	"\x1b]0;owned\x07\x1b[2J", "two\nINJECTED lines", "tab\there\rback", "</script><script>alert(1)</script>", `"><img src=x onerror=alert(1)>`,
-	"semi;colon 7", "\xff\xfe\xc3(", "\u202etxt.exe\u2066", "nul\x00nul", "\u0085\u2028line\u2029", "]]>&lt;<!--", "%s%n%999999d", strings.Repeat("long", 5000), " ",
+	"\x1b]0;owned\x07\x1b[2J", "two\nINJECTED lines", "tab\there\rback", "</script><script>alert(1)</script>",
+	`"><img src=x onerror=alert(1)>`,
+	"semi;colon 7", "\xff\xfe\xc3(", "\u202etxt.exe\u2066", "nul\x00nul", "\u0085\u2028line\u2029", "]]>&lt;<!--", "%s%n%999999d",
+	strings.Repeat("long", 5000), " ",
 }
 
 // hostile records a program whose every name is one of them.
@@ -59,7 +61,8 @@ func hostile(t *testing.T) string {
 	require.NoError(t, w.Write(s.Events))
 	end := &recording.End{Reason: recording.ReasonStopped, Duration: time.Second, Error: next()}
 	for range hostileNames {
-		end.Hits = append(end.Hits, figures.Hits{Probe: next(), Hits: 3, Emitted: 1, Quiet: map[string]uint64{next(): 1}, Dropped: map[string]uint64{next(): 1}})
+		end.Hits = append(end.Hits, figures.Hits{Probe: next(), Hits: 3, Emitted: 1, Quiet: map[string]uint64{next(): 1},
+			Dropped: map[string]uint64{next(): 1}})
 	}
 	require.NoError(t, w.Close(end))
 	return path

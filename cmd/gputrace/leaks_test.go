@@ -19,7 +19,8 @@ func leaking(t *testing.T, leaks bool) string {
 	t.Helper()
 	optim := "/v/lib/python3.11/site-packages/torch/optim/sgd.py:80:SGD.step"
 	stacks := map[event.StackID]*event.Stack{
-		1: eventtest.Stack(eventtest.Report + " " + optim + " /home/a/train.py:20:main"), 2: eventtest.Stack(eventtest.Report + " /home/a/train.py:30:main"),
+		1: eventtest.Stack(eventtest.Report + " " + optim + " /home/a/train.py:20:main"),
+		2: eventtest.Stack(eventtest.Report + " /home/a/train.py:30:main"),
 	}
 	path := filepath.Join(t.TempDir(), "trace.gputrace")
 	w, err := recording.Create(path, &recording.Info{PID: 7}, func(id event.StackID) *event.Stack { return stacks[id] }, nil)
@@ -50,7 +51,8 @@ func leaking(t *testing.T, leaks bool) string {
 func TestLeaksCommand(t *testing.T) {
 	out, stderr, code := gputrace(t, "leaks", leaking(t, true))
 	require.Equal(t, 3, code, stderr)
-	require.Regexp(t, `^GROWING  train.py:30 main keeps 4 B more each step \(512 B in blocks\):\n         \+[0-9.]+ GiB/s, since step 1 of 39 \(\+0.0 s\)\n`, out)
+	require.Regexp(t, `^GROWING  train.py:30 main keeps 4 B more each step \(512 B in blocks\):\n         \+[0-9.]+ GiB/s, since step 1 of `+
+		`39 \(\+0.0 s\)\n`, out)
 	require.Empty(t, stderr)
 
 	out, stderr, code = gputrace(t, "leaks", leaking(t, false))

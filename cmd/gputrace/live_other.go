@@ -34,5 +34,6 @@ func examine(o doctorOptions) error {
 
 // notHere returns the error for a feature that exists only on Linux on x86-64 and arm64.
 func notHere(what string) error {
-	return fmt.Errorf("%s is not yet possible on %s/%s: gputrace traces on Linux on x86-64 and arm64 for now", what, runtime.GOOS, runtime.GOARCH)
+	return fmt.Errorf("%s is not yet possible on %s/%s: gputrace traces on Linux on x86-64 and arm64 for now", what, runtime.GOOS,
+		runtime.GOARCH)
 }

@@ -20,7 +20,10 @@ import (
 
 // asksForList reports whether a command line without a command names nothing to record.
 func asksForList(c *cli.Context) bool {
-	return c.NArg() == 0 && !slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool { return name != "json" && name != "verbose" && name != "v" })
+	return c.NArg() == 0 && !slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool {
+		return name != "json" && name != "verbose" &&
+			name != "v"
+	})
 }
 
 // listProcesses lists the processes that use a GPU.

@@ -29,7 +29,8 @@ func manCommand() *cli.Command {
 }
 
 // description is the part of the manual that the library does not generate.
-const description = "Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the program allocated " +
+const description = "Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the " +
+	"program allocated " +
 	"which GPU memory, and whether it is still allocated. A number in the place of a command is the process to record. " +
 	"Options may be before and after arguments; -- ends them. Results go to standard output, everything else to standard error."
 
@@ -55,7 +56,8 @@ func writeManual(w io.Writer, app *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("manual: %w", err)
 	}
-	page = strings.Replace(page, ".TH gputrace 1\n", fmt.Sprintf(".TH GPUTRACE 1 \"%s\" \"gputrace %s\" \"User Commands\"\n", thisBuild.Date, version), 1)
+	page = strings.Replace(page, ".TH gputrace 1\n", fmt.Sprintf(".TH GPUTRACE 1 \"%s\" \"gputrace %s\" \"User Commands\"\n", thisBuild.Date,
+		version), 1)
 	page = synopsis.ReplaceAllString(page, ".SH SYNOPSIS\n"+flags.Synopsis+"\n\n.SH ")
 	_, err = io.WriteString(w, hyphen.ReplaceAllString(page, `$1\-`))
 	return err

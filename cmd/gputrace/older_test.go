@@ -52,8 +52,10 @@ func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 			require.NoError(t, w.Annotate(&lost))
 		}
 	}
-	begins := &event.Steps{Numbering: 1, Source: "backward", On: "train.py:10 main", First: 3, Begins: []uint64{s.Events[0].Time, s.Events[half].Time}}
-	held := &event.Held{Time: s.Events[half].Time, Rows: []event.HeldRow{{Site: "train.py:10 main", Holder: "seen[0..2]", Bytes: 3072, Blocks: 3}}}
+	begins := &event.Steps{Numbering: 1, Source: "backward", On: "train.py:10 main", First: 3,
+		Begins: []uint64{s.Events[0].Time, s.Events[half].Time}}
+	held := &event.Held{Time: s.Events[half].Time,
+		Rows: []event.HeldRow{{Site: "train.py:10 main", Holder: "seen[0..2]", Bytes: 3072, Blocks: 3}}}
 	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationSteps, PID: eventtest.PID, Steps: begins}))
 	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationHeld, PID: eventtest.PID, Held: held}))
 	reading := []byte(`{"time": 7, "driver": [{"device": 0, "used": 4096, "total": 8192, "all": null}]}`)

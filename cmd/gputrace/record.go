@@ -70,7 +70,8 @@ func recordCommand() *cli.Command {
 		UsageText: "sudo gputrace record -p PID [-d 10s] [-o FOLDER]",
 		Flags: append([]cli.Flag{
 			flags.PIDs("pid,p", "attach to process `PID`, or several, separated by commas or with -p before each"),
-			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later", nil, checkPattern),
+			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later",
+				nil, checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
 			childrenFlag(),
 			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load a library of gputrace's, which stays " +
@@ -92,15 +93,18 @@ func recordingFlags() []cli.Flag {
 	return append([]cli.Flag{
 		flags.Text("output,o", "", "write into the new `FOLDER` (default gputrace.PID.TIME)"),
 		forceFlag(),
-		flags.Words("format,f", "html", "beside the recording and the profiles, write `FORMAT`, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
-		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)", 0, 0),
+		flags.Words("format,f", "html", "beside the recording and the profiles, write `FORMAT`, or several, separated by commas, or none; see "+
+			"gputrace export --help", append(export.Names(), noFormats), checkFormats),
+		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)",
+			0, 0),
 		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and say why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
 		flags.Text("live-file", "", "replace `PATH` once a second with the figures of now, as a line of JSON"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),
-		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'", 1, "at least 1"),
+		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'",
+			1, "at least 1"),
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 		&cli.BoolFlag{Name: "no-steps", Usage: "do not look for steps, and for what grows from one to the next"},
@@ -114,7 +118,8 @@ func recordingFlags() []cli.Flag {
 
 // childrenFlag returns --children, for the commands that record a running process.
 func childrenFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"}
+	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first " +
+		"allocation"}
 }
 
 // memoryModes are the ways to read a program's memory (docs/decisions/reading-memory.md); the first is the default.
@@ -122,7 +127,8 @@ var memoryModes = []string{"auto", "copy", "in-place"}
 
 // memoryFlag returns the flag that selects one of memoryModes, for every command that attaches.
 func memoryFlag() cli.Flag {
-	return flags.Choice("memory", memoryModes[0], "read stacks by `WAY`: in-place, which is faster, copy, or auto: in place where that is tested", memoryModes)
+	return flags.Choice("memory", memoryModes[0],
+		"read stacks by `WAY`: in-place, which is faster, copy, or auto: in place where that is tested", memoryModes)
 }
 
 // cacheFlag returns the flag for the cache folder, for every command that attaches.

@@ -40,7 +40,8 @@ func parse(args string) (recordOptions, error) {
 func TestParseRecord(t *testing.T) {
 	dir := t.TempDir()
 	plain := func(change func(*recordOptions)) recordOptions {
-		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, maxStacks: 65536, memory: "auto", cacheDir: defaultCacheDir()}
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, maxStacks: 65536,
+			memory: "auto", cacheDir: defaultCacheDir()}
 		change(&o)
 		return o
 	}
@@ -199,7 +200,8 @@ func TestRunExitCodes(t *testing.T) {
 	for line, want := range map[string]int{
 		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK, "report --help": exitOK,
 		"--wait": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
-		"report": exitUsage, "report a b": exitError, "report a --json": exitError, "report --nothing": exitUsage, "report /none": exitError, "report /dev/null": exitInvalid,
+		"report": exitUsage, "report a b": exitError, "report a --json": exitError, "report --nothing": exitUsage, "report /none": exitError,
+		"report /dev/null":      exitInvalid,
 		"report record_test.go": exitInvalid,
 	} {
 		out, err := os.CreateTemp(t.TempDir(), "out")

@@ -148,7 +148,8 @@ func (o *recordOptions) console() *console.Console {
 // recorderOptions returns the recorder's options for the command line, and the folder of results, which they name unless it has no path.
 func (o *recordOptions) recorderOptions(c *console.Console) (*recorder.Options, *folder.Folder) {
 	out := &recorder.Options{
-		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName, limits.Original()}, Wait: o.wait, Inject: o.inject, Duration: o.duration,
+		All: o.all, Children: o.children, Command: o.command, User: o.user, Env: o.env, Starter: []string{startName, limits.Original()},
+		Wait: o.wait, Inject: o.inject, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
 		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
 		Version: version, Observer: c,

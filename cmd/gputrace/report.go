@@ -27,7 +27,8 @@ func reportCommand() *cli.Command {
 		Usage: "show a recording: peak, live memory by line, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
-		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares the processes.\n\nMoments: " + moment.Usage + ".",
+		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several " +
+			"recordings, it compares the processes.\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
@@ -49,7 +50,8 @@ func reportCommand() *cli.Command {
 			if done, err := gatecli.Ranks(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
 				return err
 			}
-			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top"), verbose: c.Bool("verbose") || c.IsSet("top"), json: c.Bool("json")})
+			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"),
+				top: flags.Get[int](c, "top"), verbose: c.Bool("verbose") || c.IsSet("top"), json: c.Bool("json")})
 		},
 	}
 }
@@ -67,7 +69,8 @@ type reportOptions struct {
 
 // verboseFlag returns --verbose for every command that prints a summary.
 func verboseFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "print all tables too, what is known of losses, and of an error every cause"}
+	return &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
+		Usage: "print all tables too, what is known of losses, and of an error every cause"}
 }
 
 // report prints the summary of a recording, as at the end of the session, or the selected part of it.
@@ -100,7 +103,8 @@ func report(o reportOptions) error {
 func titleOf(info *recording.Info) string {
 	switch {
 	case info.PID != 0:
-		return fmt.Sprintf("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+		return fmt.Sprintf("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name),
+			info.Started.Format(time.RFC3339))
 	case info.Started.IsZero():
 		return info.Name
 	}

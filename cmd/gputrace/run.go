@@ -15,10 +15,12 @@ func runCommand() *cli.Command {
 		Usage:     "start a program and record it from its first allocation",
 		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
 		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
-			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule is not met.",
+			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule " +
+			"is not met.",
 		Flags: append([]cli.Flag{
 			flags.Text("user", "", "run the program as `USER`, such as root (default: with sudo, as who called it, else as you)"),
-			&cli.StringSliceFlag{Name: "env", Usage: "set `NAME=VALUE` in the program's environment, or keep NAME of gputrace's own; the rest is, with sudo, that of who called it"},
+			&cli.StringSliceFlag{Name: "env", Usage: "set `NAME=VALUE` in the program's environment, or keep NAME of gputrace's own; the rest " +
+				"is, with sudo, that of who called it"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRun(c)

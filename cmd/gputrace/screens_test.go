@@ -28,11 +28,13 @@ var updateScreens = flag.Bool("update", false, "TestScreens and TestAnswersFit w
 
 // Lines of a program, some with long names.
 const (
-	trains   = " /home/a/train.py:52:Trainer.train"
-	site     = "/v/lib/python3.11/site-packages/torch/"
-	weights  = eventtest.Report + " " + site + "nn/modules/linear.py:106:Linear.__init__ /home/a/model.py:14:Encoder.__init__ /home/a/train.py:40:main"
-	forward  = eventtest.Report + " " + eventtest.Library + " /home/a/model.py:31:Encoder.forward" + trains
-	deep     = eventtest.Report + " " + eventtest.Library + " /home/a/a_module_with_a_long_name_of_its_own.py:1234:Decoder.forward.<locals>.<listcomp>" + trains
+	trains  = " /home/a/train.py:52:Trainer.train"
+	site    = "/v/lib/python3.11/site-packages/torch/"
+	weights = eventtest.Report + " " + site + "nn/modules/linear.py:106:Linear.__init__ /home/a/model.py:14:Encoder.__init__ " +
+		"/home/a/train.py:40:main"
+	forward = eventtest.Report + " " + eventtest.Library + " /home/a/model.py:31:Encoder.forward" + trains
+	deep    = eventtest.Report + " " + eventtest.Library +
+		" /home/a/a_module_with_a_long_name_of_its_own.py:1234:Decoder.forward.<locals>.<listcomp>" + trains
 	kept     = eventtest.Report + " /home/a/train.py:61:Trainer.train"
 	backward = eventtest.Report + " libtorch_cpu.so!torch::autograd::generated::AddmmBackward0::apply"
 	moments  = eventtest.Report + " " + site + "optim/adam.py:300:_multi_tensor_adam " + site + "optim/adam.py:200:Adam.step" + trains
@@ -84,7 +86,8 @@ func screenRecording(t *testing.T, program func(*eventtest.Job, *recording.End))
 	t.Helper()
 	j := eventtest.NewJob()
 	end := &recording.End{
-		Reason: recording.ReasonStopped, Duration: 10 * time.Second, Checks: &figures.Checks{Made: 2}, Hits: []figures.Hits{{Probe: "libc10.so report"}},
+		Reason: recording.ReasonStopped, Duration: 10 * time.Second, Checks: &figures.Checks{Made: 2},
+		Hits:   []figures.Hits{{Probe: "libc10.so report"}},
 		Memory: &recording.Memory{Driver: []figures.DriverUse{{Device: 0, Used: 3 << 30, Total: 24 << 30, All: 3<<30 + 1<<29}}},
 		Sources: []recording.Source{
 			{File: "/home/a/train.py", Line: 61, Text: "self.history.append(loss)"},
@@ -105,7 +108,8 @@ func screenRecording(t *testing.T, program func(*eventtest.Job, *recording.End))
 	}, j.Stack, nil)
 	require.NoError(t, err)
 	require.NoError(t, w.Write(j.Events))
-	held := &event.Held{Time: uint64(end.Duration), Rows: []event.HeldRow{{Site: "train.py:61 Trainer.train", Holder: "self.history[0..39]", Bytes: 200 << 20, Blocks: 40}}}
+	held := &event.Held{Time: uint64(end.Duration),
+		Rows: []event.HeldRow{{Site: "train.py:61 Trainer.train", Holder: "self.history[0..39]", Bytes: 200 << 20, Blocks: 40}}}
 	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationHeld, PID: eventtest.PID, Held: held}))
 	require.NoError(t, w.Close(end))
 	return path
@@ -118,7 +122,8 @@ var sgr = regexp.MustCompile("\x1b\\[[0-9;]*m")
 func TestScreens(t *testing.T) {
 	for name, program := range screens {
 		path := screenRecording(t, program)
-		for _, s := range []screen.Screen{{Width: 60}, {Width: 80}, {Width: 120}, {Width: 200}, {Width: 80, Color: true}, {Width: 120, Color: true}} {
+		for _, s := range []screen.Screen{{Width: 60}, {Width: 80}, {Width: 120}, {Width: 200}, {Width: 80, Color: true},
+			{Width: 120, Color: true}} {
 			file := fmt.Sprintf("testdata/screens/%s.%d.golden", name, s.Width)
 			if s.Color {
 				file = fmt.Sprintf("testdata/screens/%s.%d.color.golden", name, s.Width)
@@ -200,7 +205,8 @@ func screenOf(t *testing.T, path string, s screen.Screen) string {
 
 // TestDeviceUnknown: what the driver says of a device when the program has ended, and 0 B while it runs, is not shown as what was in use.
 func TestDeviceUnknown(t *testing.T) {
-	for reason, said := range map[string]figures.Bytes{recording.ReasonStopped: 0, recording.ReasonExited: 1 << 20, recording.ReasonExeced: 0} {
+	for reason, said := range map[string]figures.Bytes{recording.ReasonStopped: 0, recording.ReasonExited: 1 << 20,
+		recording.ReasonExeced: 0} {
 		path := screenRecording(t, func(j *eventtest.Job, end *recording.End) {
 			steps(j, 40, 5<<20)
 			end.Reason = reason

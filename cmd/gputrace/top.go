@@ -26,14 +26,17 @@ import (
 
 func topCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "top",
-		Usage:     "watch a process live, or step through a recording",
-		UsageText: "sudo gputrace top -p PID\ngputrace top FOLDER/trace.gputrace\nsudo gputrace top -p PID --serve SOCKET; sudo gputrace top --connect SOCKET",
-		Description: "Nothing is recorded but with -o. The job goes on when the screen is left. With --serve there is no screen: what is seen is kept " +
+		Name:  "top",
+		Usage: "watch a process live, or step through a recording",
+		UsageText: "sudo gputrace top -p PID\ngputrace top FOLDER/trace.gputrace\nsudo gputrace top -p PID --serve SOCKET; sudo gputrace top " +
+			"--connect SOCKET",
+		Description: "Nothing is recorded but with -o. The job goes on when the screen is left. With --serve there is no screen: what is seen " +
+			"is kept " +
 			"for others to connect to, so that a lost connection to the machine loses nothing. The keys are on its screen behind ?.",
 		Flags: []cli.Flag{
 			flags.PIDs("pid,p", "watch process `PID`, or several, separated by commas or with -p before each"),
-			flags.Words("name", "", "watch each process whose command line or program name matches `REGEX`, also those that begin later", nil, checkPattern),
+			flags.Words("name", "", "watch each process whose command line or program name matches `REGEX`, also those that begin later", nil,
+				checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "watch each process that uses CUDA, also those that begin to"},
 			&cli.BoolFlag{Name: "children", Usage: "watch the children of the processes too"},
 			&cli.BoolFlag{Name: "once", Usage: "print one screen as text"},

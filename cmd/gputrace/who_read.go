@@ -70,11 +70,13 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 	if o.one {
 		var ok bool
 		if block, ok = h.At(o.address); !ok {
-			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones", o.address, o.pids[0], o.pids[0])
+			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones",
+				o.address, o.pids[0], o.pids[0])
 		}
 	}
 	args, paused := p.Cmdline(32), p.Paused()
-	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: boot, By: o.by, Top: o.top, Width: console.Width(o.output)}
+	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: boot, By: o.by, Top: o.top,
+		Width: console.Width(o.output)}
 	return func(w io.Writer) error {
 		switch {
 		case o.json:

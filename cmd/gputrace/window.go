@@ -89,12 +89,14 @@ func rowsFlag(initial, usage string, kinds []string) cli.Flag {
 
 // phasesFlag returns --phases for every command that uses phases.
 func phasesFlag() cli.Flag {
-	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/use/phases.md")
+	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see "+
+		"docs/use/phases.md")
 }
 
 // shared returns what commands in other packages share with those here.
 func shared() *gatecli.Shared {
-	return &gatecli.Shared{Version: version, Flags: []cli.Flag{stepOnFlag(), phasesFlag()}, Open: func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error) {
-		return rulesOf(c).options(o)
-	}}
+	return &gatecli.Shared{Version: version, Flags: []cli.Flag{stepOnFlag(), phasesFlag()},
+		Open: func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error) {
+			return rulesOf(c).options(o)
+		}}
 }

@@ -77,7 +77,8 @@ func (h *Heap) threads(img Image) iter.Seq[uint64] {
 func (h *Heap) threadState(img Image, at uint64) ThreadState {
 	l := h.objects
 	t := ThreadState{
-		Addr: at, Ident: img.Word(at + uint64(l.tstateThread)), Dict: img.Word(at + uint64(l.tstateDict)), Context: img.Word(at + uint64(l.tstateContext)),
+		Addr: at, Ident: img.Word(at + uint64(l.tstateThread)), Dict: img.Word(at + uint64(l.tstateDict)),
+		Context: img.Word(at + uint64(l.tstateContext)),
 	}
 	if l.tstateNative != cpython.NoField {
 		t.TID = img.Word(at + uint64(l.tstateNative))

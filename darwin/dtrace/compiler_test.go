@@ -45,7 +45,8 @@ func TestCompiledOnLinux(t *testing.T) {
 	bodies := anywhere(t, (&Script{Metal: true}).Text())
 	out, err := compile(t, bodies)
 	require.NoError(t, err, out)
-	for _, change := range [][2]string{{"%x|%d|%x|%d", "%x|%d|%s|%d"}, {"arg3 ? 0 : arg4", "arg3 ? 0 : arg40"}, {"self->from = arg2", "self->from->x = arg2"}} {
+	for _, change := range [][2]string{{"%x|%d|%x|%d", "%x|%d|%s|%d"}, {"arg3 ? 0 : arg4", "arg3 ? 0 : arg40"},
+		{"self->from = arg2", "self->from->x = arg2"}} {
 		broken := strings.Replace(bodies, change[0], change[1], 1)
 		require.NotEqual(t, bodies, broken, fmt.Sprint(change))
 		out, err := compile(t, broken)
@@ -53,7 +54,8 @@ func TestCompiledOnLinux(t *testing.T) {
 	}
 	good := (&Script{}).Text()
 	for _, change := range [][2]string{
-		{"self->size = arg1;", "self->size = ;"}, {"printf(", "print_("}, {"%d|%d", "%s|%d"}, {"/self->in/", "/self->in"}, {"bufsize=16m", "bufsize=nonsense"}, {"timestamp", "machtimestamp"},
+		{"self->size = arg1;", "self->size = ;"}, {"printf(", "print_("}, {"%d|%d", "%s|%d"}, {"/self->in/", "/self->in"},
+		{"bufsize=16m", "bufsize=nonsense"}, {"timestamp", "machtimestamp"},
 	} {
 		broken := strings.Replace(good, change[0], change[1], 1)
 		require.NotEqual(t, good, broken, fmt.Sprint(change))

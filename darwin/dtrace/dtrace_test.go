@@ -101,8 +101,10 @@ func TestMessages(t *testing.T) {
 		"dtrace: 4 dynamic variable drops with non-empty dirty list": {losses: Losses{Dynamic: 4}, known: true},
 		"dtrace: 7 aggregation drops on CPU 1":                       {losses: Losses{Drops: 7}, known: true},
 		"dtrace: 99999999999999999999 drops on CPU 1":                {losses: Losses{Drops: 1}, known: true},
-		"dtrace: error on enabled probe ID 3 (ID 99: pid7:a:b:entry): invalid user access in action #1 at DIF offset 0":                  {losses: Losses{Errors: 1}, known: true},
-		"dtrace: failed to initialize dtrace: DTrace requires additional privileges":                                                     {why: "sudo", known: true},
+		"dtrace: error on enabled probe ID 3 (ID 99: pid7:a:b:entry): invalid user access in action #1 at DIF " +
+			"offset 0": {losses: Losses{Errors: 1}, known: true},
+		"dtrace: failed to initialize dtrace: DTrace requires additional " +
+			"privileges": {why: "sudo", known: true},
 		"dtrace: failed to grab pid 7: the current security restriction (...) not signed with the [com.apple.security.get-task-allow] x": {why: "hardened", known: true},
 		"dtrace: failed to grab pid 7: DTrace cannot instrument translated processes":                                                    {why: "Rosetta", known: true},
 		"dtrace: failed to grab pid 7: No such process":                                                                                  {why: "cannot be attached", known: true},

@@ -251,11 +251,13 @@ var (
 // refusals are what dtrace says when it cannot attach, what that means and what to do (libproc.c and dt_proc.c of Apple's dtrace).
 var refusals = []struct{ text, why string }{
 	{"DTrace requires additional privileges", "dtrace needs root: sudo gputrace -p PID"},
-	{"get-task-allow", "the program is hardened and does not have the entitlement com.apple.security.get-task-allow: sign a copy of your own with it, " +
+	{"get-task-allow", "the program is hardened and does not have the entitlement com.apple.security.get-task-allow: sign a copy of your " +
+		"own with it, " +
 		"or use a Python of Homebrew, conda, uv or pyenv; gputrace doctor says how"},
 	{"translated processes", "the program runs under Rosetta, where dtrace cannot attach: use a Python for arm64"},
 	{"signed with restricted entitlements", "the program is one of macOS's own: use a Python of Homebrew, conda, uv or pyenv"},
-	{"failed to grab pid", "the process cannot be attached to: it is of macOS itself, hardened, or traced by somebody else; gputrace doctor says which"},
+	{"failed to grab pid", "the process cannot be attached to: it is of macOS itself, hardened, or traced by somebody else; gputrace " +
+		"doctor says which"},
 	{"No such process", "there is no such process"},
 }
 

@@ -219,7 +219,8 @@ func (p *Program) hasArch(name string) bool {
 
 // Resigned is a command that signs a copy of one's own anew with what tracing needs.
 func (p *Program) resigned() string {
-	return fmt.Sprintf("codesign --force --sign - --entitlements gputrace.entitlements %s   # gputrace.entitlements: %s, %s and %s, each <true/>",
+	return fmt.Sprintf("codesign --force --sign - --entitlements gputrace.entitlements %s   # gputrace.entitlements: %s, %s and %s, each "+
+		"<true/>",
 		p.Path, AllowVariables, AllowLibraries, AllowTaskForPorts)
 }
 

@@ -80,12 +80,14 @@ func TestVerdicts(t *testing.T) {
 		path           string
 		insert, dtrace string // of why not; empty: it works
 	}{
-		"homebrew":      {made: made{cpu: cpuARM, flags: flagAdHoc}, path: "/opt/homebrew/bin/python3.12"},
-		"not signed":    {made: made{cpu: cpuX86, unsigned: true}, path: "/usr/local/bin/python3", dtrace: "Rosetta"},
-		"of macOS":      {made: made{cpu: cpuARM, subtype: 2}, path: "/usr/bin/python3", insert: "of macOS itself", dtrace: "of macOS itself"},
-		"hardened":      {made: made{cpu: cpuARM, flags: flagRuntime}, path: "/p", insert: "hardened", dtrace: "get-task-allow"},
-		"half hardened": {made: made{cpu: cpuARM, flags: flagRuntime, entitlements: allow(AllowLibraries)}, path: "/p", insert: "hardened", dtrace: "hardened"},
-		"allowed":       {made: made{cpu: cpuARM, flags: flagRuntime, entitlements: allow(AllowLibraries, AllowVariables, AllowTaskForPorts)}, path: "/p"},
+		"homebrew":   {made: made{cpu: cpuARM, flags: flagAdHoc}, path: "/opt/homebrew/bin/python3.12"},
+		"not signed": {made: made{cpu: cpuX86, unsigned: true}, path: "/usr/local/bin/python3", dtrace: "Rosetta"},
+		"of macOS":   {made: made{cpu: cpuARM, subtype: 2}, path: "/usr/bin/python3", insert: "of macOS itself", dtrace: "of macOS itself"},
+		"hardened":   {made: made{cpu: cpuARM, flags: flagRuntime}, path: "/p", insert: "hardened", dtrace: "get-task-allow"},
+		"half hardened": {made: made{cpu: cpuARM, flags: flagRuntime, entitlements: allow(AllowLibraries)}, path: "/p", insert: "hardened",
+			dtrace: "hardened"},
+		"allowed": {made: made{cpu: cpuARM, flags: flagRuntime, entitlements: allow(AllowLibraries, AllowVariables, AllowTaskForPorts)},
+			path: "/p"},
 		"denied": {
 			made: made{cpu: cpuARM, flags: flagRuntime, entitlements: strings.ReplaceAll(allow(AllowLibraries, AllowVariables), "true", "false")},
 			path: "/p", insert: "hardened", dtrace: "hardened",

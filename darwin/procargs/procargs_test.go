@@ -15,7 +15,8 @@ func TestParse(t *testing.T) {
 	a, err = Parse([]byte("\x01\x00\x00\x00/bin/x\x00x\x00"))
 	require.NoError(t, err)
 	require.Equal(t, &Args{Exe: "/bin/x", Cmdline: []string{"x"}}, a, "no environment")
-	for _, text := range []string{"", "abc", "\x01\x00\x00\x00", "\x01\x00\x00\x00/x\x00", "\x01\x00\x00\x00/x\x00y", "\xff\xff\xff\xff/x\x00y\x00", "\x00\x00\x00\x00\x00"} {
+	for _, text := range []string{"", "abc", "\x01\x00\x00\x00", "\x01\x00\x00\x00/x\x00", "\x01\x00\x00\x00/x\x00y",
+		"\xff\xff\xff\xff/x\x00y\x00", "\x00\x00\x00\x00\x00"} {
 		_, err := Parse([]byte(text))
 		require.ErrorIs(t, err, ErrFormat, "%q", text)
 	}

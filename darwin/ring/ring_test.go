@@ -23,7 +23,8 @@ func TestLayout(t *testing.T) {
 		"RING_MAGIC": magic, "RING_VERSION": version, "RING_HEADER_BYTES": headerBytes, "RING_PENDING": pendingSlots,
 		"offsetof(struct ring_header, magic)": offMagic, "offsetof(struct ring_header, version)": offVersion,
 		"offsetof(struct ring_header, arch)": offArch, "offsetof(struct ring_header, pid)": offPID,
-		"offsetof(struct ring_header, started)": offStarted, "offsetof(struct ring_header, closed)": offClosed, "offsetof(struct ring_header, reader)": offReader,
+		"offsetof(struct ring_header, started)": offStarted, "offsetof(struct ring_header, closed)": offClosed,
+		"offsetof(struct ring_header, reader)":   offReader,
 		"offsetof(struct ring_header, capacity)": offCapacity,
 		"offsetof(struct ring_header, time)":     offTime, "offsetof(struct ring_header, head)": offHead,
 		"offsetof(struct ring_header, tail)": offTail, "offsetof(struct ring_header, stacks_lost)": offStacks,
@@ -42,7 +43,8 @@ func TestLayout(t *testing.T) {
 		"offsetof(struct ring_header, question.got)": offGot, "offsetof(struct ring_header, question.name)": offName,
 		"sizeof(struct ring_region)": regionBytes, "sizeof(struct ring_image)": imageBytes,
 		"ASK_MEMORY": askMemory, "ASK_REGIONS": askRegions, "ASK_PRESENT": askPresent, "ASK_IMAGES": askImages, "ASK_SYMBOL": askSymbol,
-		"ASK_PAGES": askPages, "RING_PAGE": pageBytes, "RING_PAGES": maxPages, "ASK_SIZES": askSizes, "RING_SIZES": maxSizes, "sizeof(struct ring_size)": sizeBytes, "offsetof(struct ring_header, question.took)": offTook,
+		"ASK_PAGES": askPages, "RING_PAGE": pageBytes, "RING_PAGES": maxPages, "ASK_SIZES": askSizes, "RING_SIZES": maxSizes,
+		"sizeof(struct ring_size)": sizeBytes, "offsetof(struct ring_header, question.took)": offTook,
 		"FLAG_FAILED": FlagFailed, "FLAG_IMPORTED": FlagImported,
 	} {
 		source += fmt.Sprintf("_Static_assert(%s == %d, \"it has another value in ring.go\");\n", expression, want)
@@ -116,7 +118,8 @@ func TestWrap(t *testing.T) {
 		more, err := r.Read(func(record *Record) error {
 			e, err := record.Event()
 			require.NoError(t, err)
-			require.Equal(t, Event{Hook: HookHeap, Time: read, Thread: 2, Object: 3, Requested: 4, Size: 5, Heap: 6, Offset: 7, Stack: 8, Flags: 9, Allocated: 10}, e)
+			require.Equal(t, Event{Hook: HookHeap, Time: read, Thread: 2, Object: 3, Requested: 4, Size: 5, Heap: 6, Offset: 7, Stack: 8, Flags: 9,
+				Allocated: 10}, e)
 			read++
 			return nil
 		})

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gputrace asks of the process's memory, to learn who holds its tensors. A thread of our own answers, which sleeps until it is asked:
- * it takes no lock of the program's, and reads memory by the kernel alone, which refuses what is not there. Of malloc it asks what takes no lock. */
+/* Answers gputrace's questions about the process's memory, from which gputrace learns who holds the tensors. A thread of our own answers
+ * and sleeps between questions. It takes no lock of the program's: it reads memory through the kernel, which refuses an address that is not
+ * mapped, and calls only those functions of malloc that take no lock. */
 #pragma once
 #include "ring.h"
 #include "system.h"
@@ -110,8 +111,8 @@ static uint64_t answer_at_once(uint8_t *to, uint64_t n)
 	return n * (RING_PAGE + 1);
 }
 
-/* answer_least is the smallest request that malloc gives so many bytes for; 0: it gives them for none, as where the memory is of no zone of malloc's
- * own. Between the two lie the bytes that may be old. */
+/* answer_least returns the smallest request for which malloc returns a block of bytes bytes, or 0 if no request does, as for memory of a
+ * zone that is not malloc's own. The bytes after the request may still have their old contents. */
 static uint64_t answer_least(uint64_t bytes)
 {
 	uint64_t less = 0, least = bytes;
@@ -127,8 +128,9 @@ static uint64_t answer_least(uint64_t bytes)
 	return least;
 }
 
-/* answer_sizes asks malloc of what it may have given, and is there. Memory that begins with a page is left out: of that malloc has to know whether it
- * is a large one, and takes the lock of its zone. The word is read last: where it is still an object's, the size is of its memory. */
+/* answer_sizes asks malloc for the sizes of mapped addresses that may be blocks of its own. An address at the start of a page is left out:
+ * for it malloc looks for a large block, and takes the lock of its zone. The object's word is read last: if it is still there, the size
+ * belongs to the object's memory. */
 static uint64_t answer_sizes(struct ring_size *to, uint64_t n)
 {
 	if (n > RING_SIZES)

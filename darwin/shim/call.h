@@ -13,8 +13,8 @@ extern const char calls_end[] __asm("section$end$__TEXT$__calls");
 
 static void counters(const struct thread *t, int always); /* in metal.h */
 
-/* call_runs says whether a call has neither returned nor been left: a frame of the calling thread, whose caller's frame is the call's, returns into a CALL.
- * By its place alone it is not known: who is called next has its frame there. */
+/* call_runs returns whether a call is still running: a frame of the calling thread, whose caller's frame is the call's, returns into a
+ * CALL. The place of the frame alone proves nothing, because the next call can have its frame there. */
 static int call_runs(const struct thread *t, const struct call *c)
 {
 	uintptr_t *frame = __builtin_frame_address(0);

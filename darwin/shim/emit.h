@@ -139,8 +139,8 @@ static struct ring_header *ring_map(uint64_t bytes)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* ring_start makes the ring: once a process, and again for another gputrace. The first stays mapped: threads may be in it. A child of fork gets
- * none: the lock may be held by a thread that it does not have. */
+/* ring_start makes the ring: once in a process, and again for another gputrace. The first ring stays mapped because threads may still
+ * write to it. A child of fork gets no ring: a thread that the child does not have may hold the lock. */
 static void ring_start(void)
 {
 	uint64_t capacity = ring_bytes();

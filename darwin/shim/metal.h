@@ -132,7 +132,8 @@ static void made(const struct thread *t, const struct method *m, id object, uint
 	counters(t, m->hook == HOOK_HEAP); /* heaps are rare, and most of what there is */
 }
 
-/* call_maker calls what is replaced, and reports what came of it: still inside, since what Metal does for a property is not the program's. */
+/* call_maker calls the replaced method and reports its result. It counts as inside until then: what Metal allocates for a property is not
+ * the program's. */
 CALL uint64_t call_maker(struct thread *t, const struct replacement *r, id self, SEL name,
 			 const uint64_t *a)
 {

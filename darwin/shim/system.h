@@ -70,8 +70,8 @@ int pthread_sigmask(int how, const uint32_t *set, uint32_t *before);
 
 #define SIG_SETMASK 3
 
-/* libSystem: malloc/malloc.h. Of what is no memory of malloc's, and of an address within some, the size is 0. A good size is how much malloc
- * gives for a request. */
+/* libSystem: malloc/malloc.h. malloc_size returns 0 for an address that is not the start of a block of malloc's. malloc_good_size returns
+ * the size of the block that malloc returns for a request. */
 size_t malloc_size(const void *memory);
 size_t malloc_good_size(size_t request);
 

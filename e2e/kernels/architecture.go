@@ -78,7 +78,8 @@ func (m *image) addForeign(folder string, torch bool) {
 	m.add("/lib/ld-linux-aarch64.so.1", filepath.Join(root, "usr/lib/aarch64-linux-gnu/ld-linux-aarch64.so.1"))
 	m.addForeignPython(filepath.Join(folder, "old/root"), "3.11")
 	m.addForeignPython(root, "3.13")
-	m.addTests(filepath.Join(folder, "programs"), filepath.Join(folder, "standin/lib"), pyenvOfGuest+"/versions/3.11.0/bin/python3", sitesOfGuest)
+	m.addTests(filepath.Join(folder, "programs"), filepath.Join(folder, "standin/lib"), pyenvOfGuest+"/versions/3.11.0/bin/python3",
+		sitesOfGuest)
 	if torch {
 		m.addPackages(sitesOfGuest, filepath.Join(folder, "site"))
 	}

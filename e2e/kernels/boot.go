@@ -51,7 +51,8 @@ type checked struct {
 const torchMemory = 4096
 
 // trouble is how the kernel begins to tell of a fault of its own. That something took long is none: it is emulated.
-var trouble = regexp.MustCompile(`BUG: (unable|kernel|page|scheduling|sleeping|Bad|stack|KASAN)|kernel BUG at |Oops: |general protection fault`)
+var trouble = regexp.MustCompile(`BUG: (unable|kernel|page|scheduling|sleeping|Bad|stack|KASAN)|kernel BUG at |Oops: |general ` +
+	`protection fault`)
 
 // patched is how the kernel tells of a breakpoint in its own code; the selector is that of the kernel.
 var patched = regexp.MustCompile(`(?s)Oops: int3: .{0,800}?RIP: 0010:`)
@@ -100,7 +101,8 @@ func bootOnce(ctx context.Context, k kernel, o *options, guest, image, log strin
 	if ctx.Err() != nil {
 		err = fmt.Errorf("it did not end in %s", o.limit)
 	}
-	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin), patching: patched.MatchString(serial.String())}
+	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin),
+		patching: patched.MatchString(serial.String())}
 	r.parse(serial.String())
 	if at := trouble.FindStringIndex(serial.String()); at != nil {
 		r.Checks = append(r.Checks, checked{Name: "kernel", Detail: "it is in trouble itself", log: firstLines(serial.String()[at[0]:], 50)})

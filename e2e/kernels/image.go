@@ -231,7 +231,8 @@ func matchOne(folder, pattern string) string {
 
 // torchNeeds are the packages that PyTorch imports, beside itself.
 var torchNeeds = []string{
-	"torch", "torchgen", "functorch", "typing_extensions.py", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "networkx", "numpy", "numpy.libs",
+	"torch", "torchgen", "functorch", "typing_extensions.py", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "networkx",
+	"numpy", "numpy.libs",
 }
 
 // addTorch adds the Python that has PyTorch, at its own place.
@@ -345,7 +346,8 @@ func (c *cpio) entry(name string, mode uint32, size int64) {
 	c.inode++
 	name = strings.TrimPrefix(name, "/")
 	// Magic, inode, mode, user, group, links, time, size, devices and name length; the last is a checksum that is not used.
-	n, _ := fmt.Fprintf(c.w, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00", c.inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name)+1, 0, name)
+	n, _ := fmt.Fprintf(c.w, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00", c.inode, mode, 0, 0, 1, 0, size, 0, 0, 0,
+		0, len(name)+1, 0, name)
 	c.pad(int64(n))
 }
 

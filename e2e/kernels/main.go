@@ -63,7 +63,8 @@ func parseOptions() *options {
 	o := &options{}
 	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
 	flag.BoolVar(&o.update, "update", false, "write the rows of these kernels into the table of docs/measured/kernels.md")
-	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
+	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or "+
+		"the newest kernel", budget))
 	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
 	flag.StringVar(&o.torch, "torch", "ends", "on which kernels PyTorch trains, too: ends (the oldest and the newest), all or none")
 	flag.StringVar(&o.parameters, "parameters", "", "more parameters for the kernel, such as preempt=full")
@@ -72,10 +73,13 @@ func parseOptions() *options {
 	flag.IntVar(&o.parallel, "parallel", 2, "how many kernels run at a time")
 	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
 	arch := flag.String("arch", "amd64", "the processor, amd64 or arm64")
-	flag.StringVar(&o.processor, "processor", "", "what QEMU emulates, all that it can when empty; max,-hypervisor: so that the kernel does not see that, and has the locks of a real machine")
+	flag.StringVar(&o.processor, "processor", "",
+		"what QEMU emulates, all that it can when empty; max,-hypervisor: so that the kernel does not see that, and has the locks of a real "+
+			"machine")
 	flag.BoolVar(&o.many, "many", false, "only look how many threads fare, on as many CPUs as -cpus says: 16 or 64")
 	flag.Usage = func() {
-		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that can be had, and %s, which is too old.\n\n", tooOld)
+		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that "+
+			"can be had, and %s, which is too old.\n\n", tooOld)
 		flag.PrintDefaults()
 	}
 	flag.Parse()

@@ -32,10 +32,11 @@ func TestNamesInFile(t *testing.T) {
 		`{"probe":"p","hits":3,"emitted":1,"quiet":{"a":1},"dropped":{"b":1}}`: Hits{
 			Probe: "p", Hits: 3, Emitted: 1, Quiet: map[string]uint64{"a": 1}, Dropped: map[string]uint64{"b": 1}, Received: 9,
 		},
-		`{"sent":6,"unwound":1,"guessed":2,"partial":3,"over_rate":4,"no_room":5}`:                                 RawStacks{6, 1, 2, 3, 4, 5},
-		`{"made":3,"differences":2,"failed":1}`:                                                                    Checks{3, 2, 1},
-		`{"device":1,"reserved":6,"allocated":5,"requested":4,"pending":null,"holes":2,"free":1,"largest_free":2}`: TorchMemory{1, 6, 5, 4, Unknown, 2, 1, 2},
-		`{"device":-1,"name":"n","uuid":"u","used":null,"why":"w","total":2,"all":1}`:                              DriverUse{-1, "n", "u", Unknown, "w", 2, 1},
+		`{"sent":6,"unwound":1,"guessed":2,"partial":3,"over_rate":4,"no_room":5}`: RawStacks{6, 1, 2, 3, 4, 5},
+		`{"made":3,"differences":2,"failed":1}`:                                    Checks{3, 2, 1},
+		`{"device":1,"reserved":6,"allocated":5,"requested":4,"pending":null,"holes":2,"free":1,"largest_free":2}`: TorchMemory{1, 6, 5, 4,
+			Unknown, 2, 1, 2},
+		`{"device":-1,"name":"n","uuid":"u","used":null,"why":"w","total":2,"all":1}`: DriverUse{-1, "n", "u", Unknown, "w", 2, 1},
 		`{"pid":7,"device":{"Type":2,"Index":1},"holder":"h","bytes":2,"blocks":1}`: HeldBefore{
 			7, event.Device{Type: 2, Index: 1}, HeldPart{"h", 2, 1},
 		},

@@ -42,7 +42,8 @@ const (
 
 // StatNames are the keys of the statistics in torch.cuda.memory_stats().
 var StatNames = [StatCount]string{
-	"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
+	"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+	"requested_bytes",
 }
 
 // MemoryStats are the statistics of one device.

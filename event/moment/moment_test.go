@@ -32,7 +32,8 @@ func TestParseMoment(t *testing.T) {
 		require.NoError(t, err, "%s, written %s", text, got)
 		require.Equal(t, want, again, text)
 	}
-	for _, text := range []string{"", "noon", "peaks", "2026-01-02", "NaN", "1e300", "Inf", "oom:", "oom:0", "oom:-1", "oom:x", "oom:4294967296", "step", "step:", "step:0", "step:-1", "peak:1"} {
+	for _, text := range []string{"", "noon", "peaks", "2026-01-02", "NaN", "1e300", "Inf", "oom:", "oom:0", "oom:-1", "oom:x",
+		"oom:4294967296", "step", "step:", "step:0", "step:-1", "peak:1"} {
 		_, err := Parse(text)
 		require.ErrorContains(t, err, "not a moment", "%q", text)
 	}

@@ -69,7 +69,8 @@ func TestSVG(t *testing.T) {
 		}
 	}
 	require.Equal(t, 2, peaks, "%q", got)
-	for _, want := range []string{"cuda:0 · pid 4242", "cuda:1 · pid 4242", "0 B", "torch reserved", "from the driver", "smaller rows", "out of memory"} {
+	for _, want := range []string{"cuda:0 · pid 4242", "cuda:1 · pid 4242", "0 B", "torch reserved", "from the driver", "smaller rows",
+		"out of memory"} {
 		require.Contains(t, got, want)
 	}
 	require.Less(t, out.Len(), 1<<20)
@@ -161,7 +162,8 @@ func TestByteTicks(t *testing.T) {
 
 func TestSecondTicks(t *testing.T) {
 	for high, want := range map[float64]string{
-		1.9: "0.0 0.5 1.0 1.5", 0.004: "0.0000 0.0005 0.0010 0.0015 0.0020 0.0025 0.0030 0.0035 0.0040", 3600: "0 500 1000 1500 2000 2500 3000 3500",
+		1.9: "0.0 0.5 1.0 1.5", 0.004: "0.0000 0.0005 0.0010 0.0015 0.0020 0.0025 0.0030 0.0035 0.0040",
+		3600: "0 500 1000 1500 2000 2500 3000 3500",
 	} {
 		var got []string
 		for _, tick := range secondTicks(0, high) {

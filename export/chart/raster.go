@@ -41,7 +41,8 @@ func (r *raster) fill(c color.NRGBA, outlines [][]point) {
 		}
 	}
 	// The time that it takes grows with the pixels of the bounds: they are those of the outlines, not of the picture.
-	bounds := image.Rect(int(math.Floor(low.x*scale)), int(math.Floor(low.y*scale)), int(math.Ceil(high.x*scale)), int(math.Ceil(high.y*scale)))
+	bounds := image.Rect(int(math.Floor(low.x*scale)), int(math.Floor(low.y*scale)), int(math.Ceil(high.x*scale)),
+		int(math.Ceil(high.y*scale)))
 	bounds = bounds.Intersect(r.image.Bounds())
 	if bounds.Empty() {
 		return
@@ -111,7 +112,8 @@ func bar(a, b point, half, beyond float64) []point {
 	aside := point{-along.y * half, along.x * half}
 	a = point{a.x - along.x*beyond, a.y - along.y*beyond}
 	b = point{b.x + along.x*beyond, b.y + along.y*beyond}
-	return []point{{a.x + aside.x, a.y + aside.y}, {b.x + aside.x, b.y + aside.y}, {b.x - aside.x, b.y - aside.y}, {a.x - aside.x, a.y - aside.y}}
+	return []point{{a.x + aside.x, a.y + aside.y}, {b.x + aside.x, b.y + aside.y}, {b.x - aside.x, b.y - aside.y},
+		{a.x - aside.x, a.y - aside.y}}
 }
 
 // dash returns the stretches of a line that are drawn: lengths has how long one is drawn and left out, in turns.

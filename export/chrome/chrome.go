@@ -252,7 +252,8 @@ func (t *trace) slices() {
 	row := t.id("steps")
 	for i := range t.in.Steps {
 		s := &t.in.Steps[i]
-		t.slice(slice{fmt.Sprintf("step %d", s.Number), "gputrace steps", row, t.in.PID, t.in.PID, s.From, s.To + 1}, arg{"step", uint64(s.Number)})
+		t.slice(slice{fmt.Sprintf("step %d", s.Number), "gputrace steps", row, t.in.PID, t.in.PID, s.From, s.To + 1},
+			arg{"step", uint64(s.Number)})
 	}
 	for i := range t.in.Phases {
 		s := &t.in.Phases[i]

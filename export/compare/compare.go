@@ -247,7 +247,8 @@ func diffText(w io.Writer, in *Input) error {
 	if err != nil {
 		return err
 	}
-	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Width: in.Width, Findings: found, Verdict: verdict.OfDifference(in.difference())})
+	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top,
+		Width: in.Width, Findings: found, Verdict: verdict.OfDifference(in.difference())})
 }
 
 func diffJSON(w io.Writer, in *Input) error {
@@ -255,7 +256,8 @@ func diffJSON(w io.Writer, in *Input) error {
 	if err != nil {
 		return err
 	}
-	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found, Verdict: verdict.OfDifference(in.difference())})
+	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found,
+		Verdict: verdict.OfDifference(in.difference())})
 }
 
 func diffHTML(w io.Writer, in *Input) error {

@@ -79,7 +79,8 @@ func (s *Sides) open(o *Options) error {
 	at, atAfter := o.Moments()
 	if len(o.At) == 0 && first.IsEmptied() && last.IsEmptied() {
 		at, atAfter = moment.Moment{Kind: moment.Peak}, moment.Moment{Kind: moment.Peak}
-		o.Warn(errors.New("at the end of both nothing is in use any more: what was in use at their peaks is compared; --at end compares the ends"))
+		o.Warn(errors.New("at the end of both nothing is in use any more: what was in use at their peaks is compared; --at end compares " +
+			"the ends"))
 	}
 	var err error
 	if s.Before, err = first.Side(at, o.By, o.Version); err != nil {

@@ -42,7 +42,8 @@ func compaction() string {
 			ids = append(ids, c.Name+": "+c.ID)
 		}
 		out += "COPY (SELECT * FROM " + table + " ORDER BY job, day, rank, process, time)\n" +
-			"    TO 'compact/" + table + "' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (job, day), FIELD_IDS {\n    " + strings.Join(ids, ",\n    ") + "});\n"
+			"    TO 'compact/" + table + "' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (job, day), FIELD_IDS {\n    " + strings.Join(ids,
+			",\n    ") + "});\n"
 	}
 	return out
 }

@@ -61,7 +61,8 @@ func seconds(at, began uint64) float64 { return time.Duration(at - min(began, at
 
 func (p *printer) fragmented(f *whatif.Fragmentation, in *Input) {
 	p.Wrap(words.Line(fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f))), layout.FieldIndent)
-	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Bytes(f.Reserved), table.Bytes(f.Held), table.Bytes(f.Inactive),
+	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Bytes(f.Reserved),
+		table.Bytes(f.Held), table.Bytes(f.Inactive),
 		table.Plural(uint64(len(f.Stranded)), "segment"), table.Bytes(f.Free)))
 	if f.Unknown > 0 {
 		p.field("", fmt.Sprintf("%s in use lie in no known segment: the recording does not have all of the allocator", table.Bytes(f.Unknown)))
@@ -92,7 +93,8 @@ func (p *printer) freePools(f *whatif.Fragmentation) {
 		if f.Request.Bytes > 0 && q.OfRequest {
 			text += " (the request's)"
 		}
-		p.field(name, fmt.Sprintf("%s: %s of inactive splits, %s of free segments; largest %s", text, table.Bytes(q.Inactive), table.Bytes(q.Free), table.Bytes(q.Largest)))
+		p.field(name, fmt.Sprintf("%s: %s of inactive splits, %s of free segments; largest %s", text, table.Bytes(q.Inactive),
+			table.Bytes(q.Free), table.Bytes(q.Largest)))
 		name = ""
 	}
 }
@@ -115,7 +117,8 @@ func fragmentPool(q *fragments.Pool) string {
 }
 
 func pinRow(p *fragments.Pin, now uint64) string {
-	text := fmt.Sprintf("%s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, "segment"), table.Plural(p.Blocks, "block"), words.Line(p.Site), table.Bytes(p.Bytes))
+	text := fmt.Sprintf("%s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, "segment"),
+		table.Plural(p.Blocks, "block"), words.Line(p.Site), table.Bytes(p.Bytes))
 	if p.Holder != "" {
 		text += ", held by " + words.Line(p.Holder)
 	}
@@ -132,14 +135,17 @@ func Sentence(f *whatif.Fragmentation) string {
 		share = 100 * float64(f.Fragmented) / float64(f.Reserved)
 	}
 	if !f.IsFragmented() {
-		return fmt.Sprintf("not fragmented: of %s reserved, %s (%.0f %%) are free between blocks in use and cannot be used%s", table.Bytes(f.Reserved), table.Bytes(f.Fragmented), share,
+		return fmt.Sprintf("not fragmented: of %s reserved, %s (%.0f %%) are free between blocks in use and cannot be used%s",
+			table.Bytes(f.Reserved), table.Bytes(f.Fragmented), share,
 			forRequest(f))
 	}
-	text := fmt.Sprintf("fragmented: of %s reserved, %s (%.0f %%) are free between blocks in use and cannot be used%s; the largest free piece has %s", table.Bytes(f.Reserved),
+	text := fmt.Sprintf("fragmented: of %s reserved, %s (%.0f %%) are free between blocks in use and cannot be used%s; the largest free "+
+		"piece has %s", table.Bytes(f.Reserved),
 		table.Bytes(f.Fragmented), share, forRequest(f), table.Bytes(f.Largest))
 	if len(f.Pins) > 0 { // a segment can have blocks of several lines
 		q := &f.Pins[0]
-		text += fmt.Sprintf(". %s of them are in segments that %s of %s, %s", table.Bytes(min(q.Stranded, f.Inactive)), table.Plural(q.Blocks, "block"), words.Line(q.Site), table.Bytes(q.Bytes))
+		text += fmt.Sprintf(". %s of them are in segments that %s of %s, %s", table.Bytes(min(q.Stranded, f.Inactive)),
+			table.Plural(q.Blocks, "block"), words.Line(q.Site), table.Bytes(q.Bytes))
 		if q.Holder != "" {
 			text += ", held by " + words.Line(q.Holder)
 		}
@@ -183,7 +189,8 @@ func emptyText(f *whatif.Fragmentation) string {
 	case r.Emptied == 0:
 		text += "; the program did not call it"
 	default:
-		text += fmt.Sprintf("; the program called it %s, which returned %s, and %s of that were obtained from the driver again", table.Times(uint64(r.Emptied)), table.Bytes(r.Returned),
+		text += fmt.Sprintf("; the program called it %s, which returned %s, and %s of that were obtained from the driver again",
+			table.Times(uint64(r.Emptied)), table.Bytes(r.Returned),
 			table.Bytes(r.Regained))
 	}
 	return text
@@ -221,8 +228,10 @@ func (p *printer) helps(f *whatif.Fragmentation, top int) {
 
 func churnText(c *fragments.Churn) string {
 	if math.IsNaN(c.PerStep) {
-		return fmt.Sprintf("%s of blocks that were freed in the phase in which they were allocated, of %s allocated in all; no steps were found", table.Bytes(c.Bytes), table.Bytes(c.Allocated))
+		return fmt.Sprintf("%s of blocks that were freed in the phase in which they were allocated, of %s allocated in all; no steps "+
+			"were found", table.Bytes(c.Bytes), table.Bytes(c.Allocated))
 	}
-	return fmt.Sprintf("%s a step of blocks that are freed in the phase in which they were allocated, %s in step %d; of all that was allocated, %s, they are %s", table.Bytes(uint64(c.PerStep)),
+	return fmt.Sprintf("%s a step of blocks that are freed in the phase in which they were allocated, %s in step %d; of all that was "+
+		"allocated, %s, they are %s", table.Bytes(uint64(c.PerStep)),
 		table.Bytes(c.Most), c.MostAt, table.Bytes(c.Allocated), table.Bytes(c.Bytes))
 }

@@ -277,7 +277,8 @@ func encode(in *Input) ([]template.HTML, error) {
 	for _, part := range []struct {
 		id   string
 		data []byte
-	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lifetimes", lifetimeColumns(b.Lifetimes)}, {"places", placeColumns(&b.Places)}} {
+	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lifetimes", lifetimeColumns(b.Lifetimes)},
+		{"places", placeColumns(&b.Places)}} {
 		data, err := pack(part.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.id, err)
@@ -307,7 +308,8 @@ func headOf(in *Input) *head {
 	b := in.Model
 	since := func(time uint64) int64 { return int64(time - b.First) }
 	h := &head{
-		Version: dataVersion, Program: printable(in.Program), Script: printable(in.Script), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
+		Version: dataVersion, Program: printable(in.Program), Script: printable(in.Script), PID: in.PID, Last: since(b.Last), Events: b.Events,
+		Exact:   b.Exact,
 		Refused: b.OOMCount, Select: selectionOf(in),
 	}
 	if !in.Started.IsZero() {

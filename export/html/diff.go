@@ -94,13 +94,15 @@ func WriteDiff(w io.Writer, in DiffInput) error {
 }
 
 // diffTitles are the headings of the names, by view.RowKind.
-var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device", "Phase", "Module", "Operator", "Category", "Holder", "Step"}
+var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device", "Phase", "Module", "Operator", "Category", "Holder",
+	"Step"}
 
 func diffOf(in *DiffInput) *diffData {
 	d := in.Difference
 	out := &diffData{
 		By: d.By.String(), Title: diffTitles[d.By], Bytes: d.Bytes(),
-		Before: diffSide{printable(in.Before), d.Before.Bytes, d.Before.Blocks}, After: diffSide{printable(in.After), d.After.Bytes, d.After.Blocks},
+		Before: diffSide{printable(in.Before), d.Before.Bytes, d.Before.Blocks}, After: diffSide{printable(in.After), d.After.Bytes,
+			d.After.Blocks},
 	}
 	for i := range d.Rows[:min(len(d.Rows), maxDiffRows)] {
 		out.Rows = append(out.Rows, diffRowOf(&d.Rows[i]))
@@ -140,7 +142,8 @@ func diffEntryOf(e *view.Row) *diffEntry {
 	if e == nil {
 		return nil
 	}
-	out := &diffEntry{Name: printable(e.Name), Function: printable(e.Func), File: printable(e.File), Source: printable(e.Source), Bytes: e.Bytes}
+	out := &diffEntry{Name: printable(e.Name), Function: printable(e.Func), File: printable(e.File), Source: printable(e.Source),
+		Bytes: e.Bytes}
 	for i := range e.Stack {
 		out.Stack = append(out.Stack, printable(e.Stack[i].Text()))
 	}

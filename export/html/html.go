@@ -96,7 +96,8 @@ type Fact struct{ Name, Value string }
 var files embed.FS
 
 // scripts are the parts of the page's program, in their order. They share one scope.
-var scripts = []string{"data.js", "model.js", "format.js", "names.js", "stack.js", "curve.js", "flame.js", "segments.js", "table.js", "page.js"}
+var scripts = []string{"data.js", "model.js", "format.js", "names.js", "stack.js", "curve.js", "flame.js", "segments.js", "table.js",
+	"page.js"}
 
 // page is what the template shows.
 type page struct {

@@ -69,11 +69,13 @@ func WriteJob(w io.Writer, in JobInput) error {
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
-	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText, "share": shareText}).ParseFS(files, "page/job.html", "page/head.html")
+	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText,
+		"share": shareText}).ParseFS(files, "page/job.html", "page/head.html")
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
-	p := jobPage{Title: printable(in.Title), Policy: policy(style, nil), Style: element("<style>", style, "</style>"), Verdicts: in.Verdicts, Processes: in.Processes}
+	p := jobPage{Title: printable(in.Title), Policy: policy(style, nil), Style: element("<style>", style, "</style>"), Verdicts: in.Verdicts,
+		Processes: in.Processes}
 	for i := range p.Verdicts {
 		v := &p.Verdicts[i]
 		v.Text = printable(v.Text)
@@ -90,7 +92,8 @@ func WriteJob(w io.Writer, in JobInput) error {
 			}
 		}
 	}
-	for _, table := range []jobTable{{"Lines of all processes, " + in.When, "Line", in.Lines}, {"Holders of all processes, " + in.When, "Holder", in.Holders}} {
+	for _, table := range []jobTable{{"Lines of all processes, " + in.When, "Line", in.Lines},
+		{"Holders of all processes, " + in.When, "Holder", in.Holders}} {
 		table.Rows = slices.Clone(table.Rows[:min(jobRows, len(table.Rows))])
 		for i := range table.Rows {
 			r := &table.Rows[i]

@@ -35,7 +35,8 @@ func TestWriteJob(t *testing.T) {
 	require.Contains(t, text, `<a href="rank0/report.html">rank 0 &lt;b&gt;</a>`)
 	require.NotContains(t, text, "javascript:")
 	require.Contains(t, text, "2 processes, 6.0 GiB in use at the end")
-	require.Contains(t, text, `data-bytes="3221225472" title="3,221,225,472 B">3.0 GiB</td><td class="number">100 %</td><td class="number wide">4</td><td>all 2</td>`)
+	require.Contains(t, text, `data-bytes="3221225472" title="3,221,225,472 B">3.0 GiB</td><td class="number">100 %</td><td class="number `+
+		`wide">4</td><td>all 2</td>`)
 	require.Contains(t, text, `<td class="number">&lt;1 %</td>`)
 	require.Less(t, strings.Index(text, "GROWING</strong> rank 0: &lt;i&gt;"), strings.Index(text, "<table"), "the verdict is first")
 	require.Contains(t, text, "held by &lt;u&gt;")

@@ -84,7 +84,8 @@ type diffCall struct {
 // WriteDiff writes a difference with every row, in the order of the difference.
 func WriteDiff(w io.Writer, d Diff) error {
 	f := diffFile{
-		Format: "gputrace diff", Version: diffVersion, Verdict: d.Verdict, By: d.Difference.By.String(), Bytes: d.Difference.Bytes(), Rows: []diffRow{},
+		Format: "gputrace diff", Version: diffVersion, Verdict: d.Verdict, By: d.Difference.By.String(), Bytes: d.Difference.Bytes(),
+		Rows:   []diffRow{},
 		Before: diffSide{d.Before, d.Difference.Before.Bytes, d.Difference.Before.Blocks},
 		After:  diffSide{d.After, d.Difference.After.Bytes, d.Difference.After.Blocks},
 	}

@@ -37,22 +37,27 @@ func TestWriteDiff(t *testing.T) {
 		"before": map[string]any{"what": "a", "bytes": n("9007199254741093"), "blocks": n("9007199254740993")},
 		"after":  map[string]any{"what": "b\x1b", "bytes": n("9007199254741103"), "blocks": n("9007199254740995")},
 		"rows": []any{
-			map[string]any{"bytes": n("7"), "blocks": n("2"), "moved": false, "edited": false, "before": nil, "after": map[string]any{"name": "cuBLAS", "bytes": n("7"), "blocks": n("2")}},
+			map[string]any{"bytes": n("7"), "blocks": n("2"), "moved": false, "edited": false, "before": nil,
+				"after": map[string]any{"name": "cuBLAS", "bytes": n("7"), "blocks": n("2")}},
 			map[string]any{
 				"bytes": n("3"), "blocks": n("0"), "moved": true, "edited": false,
-				"before": map[string]any{"name": "a.py:3", "function": "f", "file": "/x/a.py", "line": n("3"), "source": "x = <b>", "bytes": n("9007199254740993"), "blocks": n("9007199254740993")},
-				"after":  map[string]any{"name": "a.py:5", "function": "f", "file": "/x/a.py", "line": n("5"), "source": "x = <b>", "bytes": n("9007199254740996"), "blocks": n("9007199254740993")},
+				"before": map[string]any{"name": "a.py:3", "function": "f", "file": "/x/a.py", "line": n("3"), "source": "x = <b>",
+					"bytes": n("9007199254740993"), "blocks": n("9007199254740993")},
+				"after": map[string]any{"name": "a.py:5", "function": "f", "file": "/x/a.py", "line": n("5"), "source": "x = <b>",
+					"bytes": n("9007199254740996"), "blocks": n("9007199254740993")},
 			},
 			map[string]any{
 				"bytes": n("0"), "blocks": nil, "moved": false, "edited": false,
-				"before": map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil}, "after": map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil},
+				"before": map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil},
+				"after":  map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil},
 			},
 		},
 	}, got)
 }
 
 func TestWriteDiffStacks(t *testing.T) {
-	e := view.Row{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []view.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
+	e := view.Row{Name: "at::empty", Bytes: 1, Blocks: 1,
+		Stack: []view.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
 	var buf bytes.Buffer
 	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, []view.Row{e}, view.ByStack)}))
 	var got diffFile

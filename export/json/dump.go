@@ -171,7 +171,8 @@ type dumpBlock struct {
 
 // WriteDump writes the allocator's map and its figures as one JSON object on one line.
 func WriteDump(w io.Writer, d Dump) error {
-	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Paused: d.Paused, HoldersWhy: d.HoldersWhy, Devices: []dumpDevice{}}
+	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Paused: d.Paused, HoldersWhy: d.HoldersWhy,
+		Devices: []dumpDevice{}}
 	for i := range d.State.Devices {
 		f.Devices = append(f.Devices, newDumpDevice(&d.State.Devices[i], d.Boot))
 	}
@@ -232,7 +233,8 @@ func (f *dumpFile) addBalance(b *balance.Process) {
 }
 
 func newDumpDriver(u *figures.DriverUse) dumpDriver {
-	return dumpDriver{Used: known(uint64(u.Used)), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(uint64(u.Total)), All: known(uint64(u.All))}
+	return dumpDriver{Used: known(uint64(u.Used)), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(uint64(u.Total)),
+		All: known(uint64(u.All))}
 }
 
 // addHolders adds what holds the blocks, as far as it was read of the same ones.
@@ -268,8 +270,9 @@ func poolName(small bool, id [2]uint64) dumpPoolName {
 func newDumpMemory(m *allocator.Memory) dumpMemory {
 	return dumpMemory{
 		Reserved: m.Reserved, Allocated: m.Allocated, Requested: known(m.Requested), Rounding: known(m.Rounding()), Pending: m.Pending,
-		InactiveSplit: m.InactiveSplit, Free: m.Free, LargestInactiveSplit: m.LargestInactiveSplit, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
-		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, InactiveSplitCount: m.InactiveSplitCount,
+		InactiveSplit: m.InactiveSplit, Free: m.Free, LargestInactiveSplit: m.LargestInactiveSplit, SegmentCount: m.SegmentCount,
+		FreeSegmentCount: m.FreeSegmentCount,
+		AllocatedCount:   m.AllocatedCount, PendingCount: m.PendingCount, InactiveSplitCount: m.InactiveSplitCount,
 	}
 }
 

@@ -38,9 +38,10 @@ func sample() Dump {
 					{Addr: 0x7f0000000200, Size: 512, Requested: 1, State: inspect.StatePending},
 					{Addr: 0x7f0000000400, Size: 1<<21 - 1024},
 				}},
-				{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1, Expandable: true, Pool: inspect.Pool{ID: [2]uint64{1 << 63, 2}}, Blocks: []inspect.Block{
-					{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1},
-				}},
+				{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1, Expandable: true, Pool: inspect.Pool{ID: [2]uint64{1 << 63, 2}},
+					Blocks: []inspect.Block{
+						{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1},
+					}},
 			},
 		},
 		{DeviceTotals: inspect.DeviceTotals{Device: 1}, Time: 7},

@@ -125,9 +125,11 @@ func WriteFragments(w io.Writer, in *FragmentsInput) error {
 
 func fragmentsOf(f *whatif.Fragmentation, text func(*whatif.Fragmentation) string) fragmentsDevice {
 	d := fragmentsDevice{
-		PID: f.PID, Device: f.Device.String(), Time: f.Time, IsFragmented: f.IsFragmented(), Text: text(f), Reserved: f.Reserved, Allocated: f.Held,
-		Inactive: f.Inactive, Free: f.Free, Fragmented: f.Fragmented, Largest: f.Largest, Unknown: f.Unknown,
-		EmptyCache: fragmentsEmpty{Returnable: f.Returnable}, Pools: []fragmentsPool{}, Pins: []fragmentsPin{}, Workspaces: []fragmentsWorkspace{},
+		PID: f.PID, Device: f.Device.String(), Time: f.Time, IsFragmented: f.IsFragmented(), Text: text(f), Reserved: f.Reserved,
+		Allocated: f.Held,
+		Inactive:  f.Inactive, Free: f.Free, Fragmented: f.Fragmented, Largest: f.Largest, Unknown: f.Unknown,
+		EmptyCache: fragmentsEmpty{Returnable: f.Returnable}, Pools: []fragmentsPool{}, Pins: []fragmentsPin{},
+		Workspaces: []fragmentsWorkspace{},
 	}
 	if f.Request.Bytes > 0 {
 		d.Request = &f.Request.Bytes
@@ -168,7 +170,8 @@ func (d *fragmentsDevice) replays(r *whatif.Report) {
 	d.EmptyCache.Calls, d.EmptyCache.Returned, d.EmptyCache.Regained = &r.Emptied, &r.Returned, &r.Regained
 	d.Helps = []fragmentsHelp{}
 	for _, h := range r.Helps() {
-		d.Helps = append(d.Helps, fragmentsHelp{Conf: h.Conf(), Peak: h.Peak, RecordedPeak: r.Rows[0].Peak, GoesOn: h.GoesOn, Exact: r.Check.Exact()})
+		d.Helps = append(d.Helps, fragmentsHelp{Conf: h.Conf(), Peak: h.Peak, RecordedPeak: r.Rows[0].Peak, GoesOn: h.GoesOn,
+			Exact: r.Check.Exact()})
 	}
 }
 

@@ -191,7 +191,8 @@ func leakFindingOf(f *leaks.Finding) leakFinding {
 		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function, Backward: f.Backward,
 		Holder: textOrNull(f.Holder), Newer: f.Newer, Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
 		First: f.First, Last: f.Last, LiveBytes: f.LiveBytes, LiveBlocks: f.LiveBlocks, Share: numberOrNull(f.Share),
-		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Phase: textOrNull(string(f.Phase)), UsualEnd: textOrNull(string(f.UsualEnd)), Stack: []diffCall{},
+		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Phase: textOrNull(string(f.Phase)),
+		UsualEnd: textOrNull(string(f.UsualEnd)), Stack: []diffCall{},
 	}
 	if f.Line > 0 {
 		out.Line = &f.Line

@@ -20,12 +20,15 @@ import (
 func TestWriteLeaks(t *testing.T) {
 	nan := math.NaN()
 	known := leaks.Finding{
-		Kind: leaks.Leak, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, File: "/home/a/gpt.py", Line: 38, Function: "Block.forward",
-		Stack: eventtest.Stack(eventtest.Report + " " + eventtest.Own), Holder: "main() local seen[0..49]", Blocks: 1. / 4, Requested: 1, Bytes: 128, Period: 4,
+		Kind: leaks.Leak, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, File: "/home/a/gpt.py", Line: 38,
+		Function: "Block.forward",
+		Stack:    eventtest.Stack(eventtest.Report + " " + eventtest.Own), Holder: "main() local seen[0..49]", Blocks: 1. / 4, Requested: 1,
+		Bytes: 128, Period: 4,
 		First: 11, Last: 58, LiveBytes: 4096, LiveBlocks: 8, Share: 0.5, Confidence: leaks.Medium, Seconds: 12,
 	}
 	unknown := leaks.Finding{
-		Kind: leaks.DeviceGrowth, Layer: event.LayerDevice, Function: "foo", Requested: nan, Bytes: 8, Blocks: 1, Period: 1, Share: nan, Seconds: nan, Confidence: leaks.Low,
+		Kind: leaks.DeviceGrowth, Layer: event.LayerDevice, Function: "foo", Requested: nan, Bytes: 8, Blocks: 1, Period: 1, Share: nan,
+		Seconds: nan, Confidence: leaks.Low,
 	}
 	var buf bytes.Buffer
 	require.NoError(t, WriteLeaks(&buf, &leaks.Report{
@@ -42,12 +45,14 @@ func TestWriteLeaks(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"kind": "leak", "layer": "torch", "device": "cuda:0", "file": "/home/a/gpt.py", "line": 38., "function": "Block.forward",
 		"stack":  []any{map[string]any{"name": "gpt.py:38", "function": "Block.forward", "file": "/home/a/gpt.py", "line": 38.}},
-		"holder": "main() local seen[0..49]", "holder_newer_blocks": 0.0, "requested_bytes_per_step": 1., "block_bytes_per_step": 128., "blocks_per_step": .25, "period_steps": 4.,
+		"holder": "main() local seen[0..49]", "holder_newer_blocks": 0.0, "requested_bytes_per_step": 1., "block_bytes_per_step": 128.,
+		"blocks_per_step": .25, "period_steps": 4.,
 		"first_step": 11., "last_step": 58., "live_bytes": 4096., "live_blocks": 8., "share_of_growth": .5, "confidence": "medium",
 		"seconds_to_limit": 12., "phase": nil, "usual_end": nil, "advice": "each block is one number: keep .item() of it in place of the tensor",
 	}, findings[0])
 	other := findings[1].(map[string]any)
-	for _, key := range []string{"file", "line", "holder", "requested_bytes_per_step", "share_of_growth", "seconds_to_limit", "usual_end", "advice"} {
+	for _, key := range []string{"file", "line", "holder", "requested_bytes_per_step", "share_of_growth", "seconds_to_limit", "usual_end",
+		"advice"} {
 		value, there := other[key]
 		require.True(t, there, key)
 		require.Nil(t, value, key)

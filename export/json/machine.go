@@ -56,7 +56,8 @@ type machineMemory struct {
 // WriteMachine writes the processes that use a GPU, for a program to read.
 func WriteMachine(w io.Writer, r *machine.Report) error {
 	out := machineFile{
-		Format: "gputrace processes", Version: machineVersion, GPUs: []machineGPU{}, Processes: machineProcesses(r.Processes), Idle: machineProcesses(r.Idle),
+		Format: "gputrace processes", Version: machineVersion, GPUs: []machineGPU{}, Processes: machineProcesses(r.Processes),
+		Idle:     machineProcesses(r.Idle),
 		Searched: r.Searched, Hidden: r.Hidden, Python: r.Python, Missing: append([]string{}, r.Missing...),
 	}
 	for _, g := range r.GPUs {
@@ -74,10 +75,12 @@ func machineProcesses(all []machine.Process) []machineProcess {
 		p := &all[i]
 		row := machineProcess{
 			PID: p.PID, User: textOrNull(p.User), Container: textOrNull(p.Container), Name: p.Name, Command: p.Command,
-			Frameworks: append([]string{}, p.Frameworks...), Devices: []machineMemory{}, Workers: append([]int{}, p.Workers...), Paused: p.Paused, Why: textOrNull(p.Why),
+			Frameworks: append([]string{}, p.Frameworks...), Devices: []machineMemory{}, Workers: append([]int{}, p.Workers...), Paused: p.Paused,
+			Why: textOrNull(p.Why),
 		}
 		for _, d := range p.Devices {
-			m := machineMemory{Name: textOrNull(d.Name), Driver: knownBytes(d.Driver), Allocated: knownBytes(d.Allocated), Reserved: knownBytes(d.Reserved)}
+			m := machineMemory{Name: textOrNull(d.Name), Driver: knownBytes(d.Driver), Allocated: knownBytes(d.Allocated),
+				Reserved: knownBytes(d.Reserved)}
 			if device := d.Device; device >= 0 {
 				m.Device = &device
 			}

@@ -172,13 +172,15 @@ func WriteOOM(w io.Writer, in *OOMInput) error {
 func oomCaseOf(c *oom.Case, in *OOMInput) oomCase {
 	t := &c.Torch
 	out := oomCase{
-		Number: c.Number, Boottime: c.Time, PID: c.PID, TID: c.TID, Device: c.Device.String(), Site: c.Site, Stack: oomStack(c.Stack), Call: textOrNull(c.Call),
+		Number: c.Number, Boottime: c.Time, PID: c.PID, TID: c.TID, Device: c.Device.String(), Site: c.Site, Stack: oomStack(c.Stack),
+		Call:      textOrNull(c.Call),
 		Requested: figures.Bytes(c.Requested), Asked: figures.Bytes(c.Asked), Tries: c.Tries, Flushed: c.Flushed, Decision: c.Decision,
 		Text: in.Text(c), Allocated: figures.Bytes(t.Allocated), Reserved: figures.Bytes(t.Reserved), TorchAsked: figures.Bytes(t.Requested),
 		Inactive: figures.Bytes(t.InactiveSplit), FreeSegments: figures.Bytes(t.Free), Limit: figures.Bytes(c.Limit), LimitBelow: figures.Unknown,
 		Outside: figures.Bytes(c.Other.Bytes), Owners: []oomOwner{}, Context: figures.Bytes(c.Context), DeviceTotal: figures.Bytes(c.Total),
-		DeviceFree: figures.Bytes(c.Free), Others: figures.Bytes(c.Others), Rest: figures.Bytes(c.Rest), OthersBy: []oomProcess{}, LargestFree: figures.Bytes(c.Largest),
-		FreePieces: figures.Bytes(c.Pieces), Pools: []oomPool{}, Pins: []oomPin{}, Healthy: figures.Bytes(c.Healthy), Steps: []oomStep{},
+		DeviceFree: figures.Bytes(c.Free), Others: figures.Bytes(c.Others), Rest: figures.Bytes(c.Rest), OthersBy: []oomProcess{},
+		LargestFree: figures.Bytes(c.Largest),
+		FreePieces:  figures.Bytes(c.Pieces), Pools: []oomPool{}, Pins: []oomPin{}, Healthy: figures.Bytes(c.Healthy), Steps: []oomStep{},
 		Before60: figures.Bytes(c.Before60), Categories: []oomSum{}, Top: oomHoldings(c.Top),
 		Causes: []oomCause{}, Need: figures.Bytes(c.Need), Follows: figures.Bytes(c.Follows), ExitStatus: c.Exit,
 	}

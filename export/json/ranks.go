@@ -63,7 +63,8 @@ func WriteRanks(w io.Writer, t *ranks.Table) error {
 	out := ranksFile{Format: "gputrace ranks", Version: ranksVersion, World: countOrNull(t.World), Missing: append([]int{}, t.Missing...)}
 	for i := range t.Processes {
 		p := &t.Processes[i]
-		x := rankProcess{Name: p.Name, File: p.File, PID: p.PID, Peak: p.Peak, Live: p.Live, Categories: p.Categories, Leaks: leaksBodyOf(p.Leaks, "")}
+		x := rankProcess{Name: p.Name, File: p.File, PID: p.PID, Peak: p.Peak, Live: p.Live, Categories: p.Categories,
+			Leaks: leaksBodyOf(p.Leaks, "")}
 		if p.Rank >= 0 {
 			x.Rank = &p.Rank
 		}

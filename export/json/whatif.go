@@ -134,7 +134,8 @@ func whatIfRowOf(r *whatif.Row) whatIfRow {
 }
 
 func failureOf(f *whatif.Failure) *whatIfFailure {
-	return &whatIfFailure{Time: f.Time, Requested: f.Requested, Block: f.Size, Reserved: f.Reserved, Allocated: f.Allocated, Free: knownBytes(f.Free)}
+	return &whatIfFailure{Time: f.Time, Requested: f.Requested, Block: f.Size, Reserved: f.Reserved, Allocated: f.Allocated,
+		Free: knownBytes(f.Free)}
 }
 
 func knownBytes(n uint64) *uint64 {

@@ -44,9 +44,10 @@ func heldReport() *scan.Report {
 		PID: 4821, Python: "3.11.7", Torch: "2.15.0", Time: 1500 * uint64(time.Millisecond),
 		Devices: []scan.Device{{DeviceTotals: inspect.DeviceTotals{Device: 1, Allocated: 3 << 20, Reserved: 4 << 20}, Active: 3<<20 + 512}},
 		Blocks:  []scan.Block{full, none},
-		Totals:  []scan.Total{{Category: scan.CategoryOptimizer, Blocks: 1, Bytes: 3 << 20}, {Category: scan.CategoryUnknown, Blocks: 1, Bytes: 512}},
-		Notes:   []string{"a note"},
-		Stats:   scan.Stats{BytesRead: 1, BytesHeld: 2, Objects: 3, Native: 4, Frozen: 5, Copy: 6, Confirm: 7, Elapsed: 8},
+		Totals: []scan.Total{{Category: scan.CategoryOptimizer, Blocks: 1, Bytes: 3 << 20},
+			{Category: scan.CategoryUnknown, Blocks: 1, Bytes: 512}},
+		Notes: []string{"a note"},
+		Stats: scan.Stats{BytesRead: 1, BytesHeld: 2, Objects: 3, Native: 4, Frozen: 5, Copy: 6, Confirm: 7, Elapsed: 8},
 	}
 }
 
@@ -54,7 +55,8 @@ func heldReport() *scan.Report {
 func busy() *scan.Report {
 	c := inspect.Changing{BlocksLow: 2, BlocksHigh: 3, BytesLow: 1024, BytesHigh: 2048, Ranges: 1, RangeBytes: 4096}
 	return &scan.Report{
-		PID: 4821, Devices: []scan.Device{{Active: 1024, Changing: &c}, {DeviceTotals: inspect.DeviceTotals{Device: 1}, Active: 1024, Changing: &c}},
+		PID: 4821, Devices: []scan.Device{{Active: 1024, Changing: &c}, {DeviceTotals: inspect.DeviceTotals{Device: 1}, Active: 1024,
+			Changing: &c}},
 		Totals: []scan.Total{{Category: scan.CategoryChanging, Blocks: 4, Bytes: 2048}},
 	}
 }

@@ -228,7 +228,8 @@ func TestNulls(t *testing.T) {
 		Requested: unknown, Stream: unknown, Allocated: unknown, Reserved: unknown, Device: event.Device{Type: event.DeviceCUDA, Index: -1},
 	}}}, nil)
 	require.NoError(t, err)
-	got := ask(t, write(t, trace, view.Selection{}), `SELECT free_ts, dur, bytes, requested, stream, pid, tid, call, stack_id, stack, leaf_py FROM FILE`,
+	got := ask(t, write(t, trace, view.Selection{}),
+		`SELECT free_ts, dur, bytes, requested, stream, pid, tid, call, stack_id, stack, leaf_py FROM FILE`,
 		`SELECT epoch_ns(ts), device, name, origin, object, layer, segment FROM FILE`)
 	require.Equal(t, make([]any, 11), got[0][0])
 	require.Equal(t, []any{json.Number("1700000000000000005"), "cuda:?", "[no stack]", "event", "memory", "shared", false}, got[1][0])
@@ -240,8 +241,10 @@ func TestStacks(t *testing.T) {
 	require.NoError(t, err)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	got := ask(t, write(t, trace, view.Selection{}), `SELECT DISTINCT stack, leaf_py, name FROM FILE WHERE stack LIKE '%step%' AND layer = 'torch' ORDER BY stack`)
-	require.Equal(t, []any{"run.py:25 <module>; train.py:14 <module>; train.py:7 step; train.py:3 keep", "/home/anna/train.py:3", "train.py:3 keep"}, got[0][0])
+	got := ask(t, write(t, trace, view.Selection{}), `SELECT DISTINCT stack, leaf_py, name FROM FILE WHERE stack LIKE '%step%' AND layer = `+
+		`'torch' ORDER BY stack`)
+	require.Equal(t, []any{"run.py:25 <module>; train.py:14 <module>; train.py:7 step; train.py:3 keep", "/home/anna/train.py:3",
+		"train.py:3 keep"}, got[0][0])
 }
 
 type fullDisk struct{}

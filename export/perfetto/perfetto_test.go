@@ -113,7 +113,8 @@ func write(t testing.TB, trace *view.Trace, o *view.TimelineOptions) ([]byte, *v
 	var buf bytes.Buffer
 	require.NoError(t, perfetto.Write(&buf, perfetto.Input{
 		Timeline: tl, Trace: trace, PID: eventtest.PID, Name: "python", Cmdline: []string{"python", "train\xff.py"},
-		Started: time.Unix(1_700_000_000, 5), StartedBoot: 900_000_000, Attributes: []perfetto.Attribute{{Key: "gputrace.version", Text: "1\xff"}},
+		Started: time.Unix(1_700_000_000, 5), StartedBoot: 900_000_000,
+		Attributes: []perfetto.Attribute{{Key: "gputrace.version", Text: "1\xff"}},
 	}))
 	return buf.Bytes(), tl
 }
@@ -381,7 +382,8 @@ func TestMinSize(t *testing.T) {
 func TestMaxEvents(t *testing.T) {
 	s := &eventtest.Stream{}
 	for i := range uint64(100) {
-		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10, Size: 512,
+		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10,
+			Size:      512,
 			Requested: event.Unknown, Stream: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
 	}
 	out, tl := write(t, newTrace(t, s), &view.TimelineOptions{MaxEvents: 40})
@@ -405,7 +407,10 @@ func TestHostileNames(t *testing.T) {
 	}}
 	out, _ := write(t, newTrace(t, s), &view.TimelineOptions{Moments: 2, Lifetimes: 100})
 	d := decode(t, out)
-	i := slices.IndexFunc(d.Instants, func(x occurrence) bool { return len(x.Stack) > 3 && strings.Contains(x.Stack[2], "0xffffffffffffffff") })
+	i := slices.IndexFunc(d.Instants, func(x occurrence) bool {
+		return len(x.Stack) > 3 &&
+			strings.Contains(x.Stack[2], "0xffffffffffffffff")
+	})
 	require.NotEqual(t, -1, i)
 	require.Equal(t, []string{"f\ufffd\x00<script>", "0xffffffffffffffff", "[no name] (a\n\ufffd.py)"}, d.Instants[i].Stack[1:4])
 }

@@ -38,7 +38,8 @@ func (l labels) export() map[string][]string {
 		l.call = "-"
 	}
 	out := map[string][]string{
-		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {words.Valid(l.site)}, "call": {words.Valid(l.call)}, "stack": {l.stack},
+		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {words.Valid(l.site)}, "call": {words.Valid(l.call)},
+		"stack": {l.stack},
 		"phase": {l.phase},
 	}
 	if l.category != "" {

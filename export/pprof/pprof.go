@@ -108,7 +108,8 @@ var kinds = map[Kind]struct {
 	others     string // what the other two values are of
 }{
 	InUse: {"inuse_space", view.InUse, false, "alloc_objects and alloc_space are of stacks with memory in use only; alloc.pb.gz has all"},
-	Alloc: {"alloc_space", view.Allocated, true, "inuse_objects and inuse_space are without what was allocated before the attach; inuse.pb.gz has all"},
+	Alloc: {"alloc_space", view.Allocated, true, "inuse_objects and inuse_space are without what was allocated before the attach; " +
+		"inuse.pb.gz has all"},
 }
 
 // Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be

@@ -35,11 +35,12 @@ var (
 	driver = &event.Module{Path: "/usr/lib/libcuda.so.580.65", Start: 0x7f2000000000, Limit: 0x7f2000100000}
 	nccl   = &event.Module{Path: "/opt/lib/libnccl.so.2", Start: 0x7f3000000000, Limit: 0x7f3000100000}
 
-	empty   = native(torch, 0x10, "at::detail::empty_generic", "_ZN2at6detail13empty_genericEv")
-	emptyB  = native(moved, 0x10, "at::detail::empty_generic", "_ZN2at6detail13empty_genericEv")
-	block   = native(c10, 0x20, "", "")
-	report  = native(c10, 0x30, "c10::reportMemoryUsageToProfiler", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
-	loop    = event.Frame{Kind: event.FrameNative, Func: "_PyEval_EvalFrameDefault", Linkage: "_PyEval_EvalFrameDefault", Module: python, Addr: 0x400010, Eval: true}
+	empty  = native(torch, 0x10, "at::detail::empty_generic", "_ZN2at6detail13empty_genericEv")
+	emptyB = native(moved, 0x10, "at::detail::empty_generic", "_ZN2at6detail13empty_genericEv")
+	block  = native(c10, 0x20, "", "")
+	report = native(c10, 0x30, "c10::reportMemoryUsageToProfiler", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
+	loop   = event.Frame{Kind: event.FrameNative, Func: "_PyEval_EvalFrameDefault", Linkage: "_PyEval_EvalFrameDefault", Module: python,
+		Addr: 0x400010, Eval: true}
 	start   = native(python, 0x99, "main", "main")
 	linear  = line("/opt/lib/python3.11/site-packages/torch/nn/modules/linear.py", 125, "Linear.forward")
 	forward = line("/home/a/gpt.py", 38, "Block.forward")
@@ -60,8 +61,10 @@ var knownStacks = map[event.StackID]*event.Stack{
 	1: {ID: 1, Frames: []event.Frame{report, block, block, empty, linear, forward, module, loop, start}},
 	2: {ID: 2, Frames: []event.Frame{report, block, empty, lambda, module, loop, start}},
 	3: {ID: 3, Frames: []event.Frame{report, block, empty, native(torch, 0x500, "", "")}, Status: event.StatusNoRow},
-	4: {ID: 4, Frames: []event.Frame{native(driver, 0, "cuMemCreate", "cuMemCreate"), native(nccl, 0x40, "ncclCommInitRank", "ncclCommInitRank"), module}},
-	5: {ID: 5, Frames: []event.Frame{report, block, empty, linear, forward, module, loop, native(python, 0x98, "main", "main")}}, // shown as 1 is
+	4: {ID: 4, Frames: []event.Frame{native(driver, 0, "cuMemCreate", "cuMemCreate"),
+		native(nccl, 0x40, "ncclCommInitRank", "ncclCommInitRank"), module}},
+	5: {ID: 5, Frames: []event.Frame{report, block, empty, linear, forward, module, loop,
+		native(python, 0x98, "main", "main")}}, // shown as 1 is
 	6: {ID: 6, Frames: []event.Frame{report, emptyB, {Kind: event.FrameNative, Addr: 0x1234}, bad}},
 	7: {ID: 7, Status: event.StatusLost},
 }
@@ -264,7 +267,8 @@ func stackOf(p *profile.Profile, site string) (out []string) {
 func TestStacks(t *testing.T) {
 	_, p := write(t, inUse)
 	// Two stacks that differ only in what is not shown make one sample.
-	require.Equal(t, []string{"gpt.py:38 Block.forward < at::detail::empty_generic < Linear.forward < Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
+	require.Equal(t, []string{"gpt.py:38 Block.forward < at::detail::empty_generic < Linear.forward < Block.forward < <module>"},
+		stackOf(p, "gpt.py:38 Block.forward"))
 	require.Equal(t, []string{"at::detail::empty_generic < libtorch_cpu.so+0x500"}, stackOf(p, "at::detail::empty_generic"))
 	require.Equal(t, []string{BeforeAttach}, stackOf(p, BeforeAttach))
 	require.Equal(t, []string{LostEvents}, stackOf(p, LostEvents))
@@ -273,8 +277,10 @@ func TestStacks(t *testing.T) {
 
 	_, p = write(t, func(in *Input) { in.Detail = DetailFull })
 	require.Equal(t, []string{
-		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < _PyEval_EvalFrameDefault < main",
-		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < _PyEval_EvalFrameDefault < main",
+		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < " +
+			"Block.forward < <module> < _PyEval_EvalFrameDefault < main",
+		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < " +
+			"_PyEval_EvalFrameDefault < main",
 	}, stackOf(p, "gpt.py:38 Block.forward"))
 
 	_, p = write(t, func(in *Input) { in.Detail = DetailVisible })

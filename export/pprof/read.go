@@ -139,7 +139,8 @@ func functionOf(l profile.Line) *profile.Function {
 // profiles of ours only what is in the mapping of Python is one.
 func frameOf(loc *profile.Location, l profile.Line, ours bool) event.Frame {
 	f := functionOf(l)
-	out := event.Frame{Kind: event.FrameNative, Func: f.Name, File: f.Filename, Line: int(max(0, l.Line)), Addr: loc.Address, Module: moduleOf(loc)}
+	out := event.Frame{Kind: event.FrameNative, Func: f.Name, File: f.Filename, Line: int(max(0, l.Line)), Addr: loc.Address,
+		Module: moduleOf(loc)}
 	python := f.Filename != "" && l.Line > 0
 	if ours {
 		python = loc.Mapping != nil && loc.Mapping.File == pythonMapping

@@ -73,7 +73,8 @@ func TestEntriesOfOthers(t *testing.T) {
 			view.Row{Name: "x.py:3", Func: "f", File: "/a/x.py", Line: 3},
 		},
 		"libraries": {
-			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}, [3]string{"/usr/lib/python3/x.py", "=", "g"}, [3]string{"/a/x.py", "==", "f"}),
+			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}, [3]string{"/usr/lib/python3/x.py", "=", "g"},
+				[3]string{"/a/x.py", "==", "f"}),
 			view.Row{Name: "x.py:2", Func: "f", File: "/a/x.py", Line: 2},
 		},
 		"all libraries": {

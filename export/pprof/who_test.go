@@ -24,7 +24,8 @@ func joined(view *view.View) *view.Joined {
 	var blocks []heap.Block
 	for i, name := range []string{"kept", "kept", "\xffcache"} {
 		b := inspect.Block{Addr: uint64(i+1) << 30, Size: 1 << 20, State: inspect.StateAllocated}
-		path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name}, {Kind: scan.StepIndex, Index: int64(i)}}
+		path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name},
+			{Kind: scan.StepIndex, Index: int64(i)}}
 		r.Blocks = append(r.Blocks, scan.Block{Block: b, Category: scan.CategoryTensor, Path: path})
 		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Origin: heap.OriginBefore})
 	}

@@ -94,9 +94,12 @@ type column struct {
 var figures = []column{
 	{name: "USER", text: func(p *machine.Process) string { return p.User }},
 	{name: "DEVICE", text: deviceText},
-	{name: "DRIVER", right: true, text: func(p *machine.Process) string { return table.Bytes(p.DriverBytes()) }, empty: table.Bytes(event.Unknown)},
-	{name: "ALLOCATED", right: true, text: func(p *machine.Process) string { return table.Bytes(p.Allocated()) }, empty: table.Bytes(event.Unknown)},
-	{name: "RESERVED", right: true, text: func(p *machine.Process) string { return table.Bytes(p.Reserved()) }, empty: table.Bytes(event.Unknown)},
+	{name: "DRIVER", right: true, text: func(p *machine.Process) string { return table.Bytes(p.DriverBytes()) },
+		empty: table.Bytes(event.Unknown)},
+	{name: "ALLOCATED", right: true, text: func(p *machine.Process) string { return table.Bytes(p.Allocated()) },
+		empty: table.Bytes(event.Unknown)},
+	{name: "RESERVED", right: true, text: func(p *machine.Process) string { return table.Bytes(p.Reserved()) },
+		empty: table.Bytes(event.Unknown)},
 }
 
 // more are the columns of a wide screen.
@@ -281,7 +284,8 @@ func (m *page) idle() {
 		p := &m.r.Idle[i]
 		names = append(names, fmt.Sprintf("%d (%s)", p.PID, command(p)))
 	}
-	m.wrapped("no GPU used so far, but CUDA's libraries are loaded: " + strings.Join(names, ", ") + fmt.Sprintf("; wait for it: %sgputrace -p %d --wait", m.sudo(), m.r.Idle[0].PID))
+	m.wrapped("no GPU used so far, but CUDA's libraries are loaded: " + strings.Join(names, ", ") +
+		fmt.Sprintf("; wait for it: %sgputrace -p %d --wait", m.sudo(), m.r.Idle[0].PID))
 }
 
 // next says what can be done here, of the largest process where there is one.

@@ -38,7 +38,8 @@ func madeMachine() *machine.Report {
 	}
 	train := python(48211, "train.py --layers 12 --batch-size 64 --learning-rate 3e-4 --epochs 90")
 	train.Frameworks = []string{"PyTorch 2.15.0+cu132"}
-	train.Devices = []machine.Memory{{Device: 0, Name: "NVIDIA H200", Driver: 35<<30 + 1<<27, Allocated: 27<<30 + 5<<28, Reserved: 33<<30 + 1<<29}}
+	train.Devices = []machine.Memory{{Device: 0, Name: "NVIDIA H200", Driver: 35<<30 + 1<<27, Allocated: 27<<30 + 5<<28,
+		Reserved: 33<<30 + 1<<29}}
 	worker := python(48300, "train.py --layers 12 --batch-size 64 --learning-rate 3e-4 --epochs 90")
 	worker.Parent, worker.Devices = 48211, []machine.Memory{{Device: 0, Driver: event.Unknown, Allocated: 1, Reserved: 1}}
 	serve := python(1007, "serve.py")
@@ -48,12 +49,14 @@ func madeMachine() *machine.Report {
 	young.Unused = true
 	foreign := machine.Process{
 		PID: 60000, User: "bob", Name: "a.out", Command: []string{"./a.out"}, Driver: true, Why: "not permitted to look into it",
-		Devices: []machine.Memory{{Device: 0, Driver: 512 << 20, Allocated: event.Unknown, Reserved: event.Unknown}, {Device: 1, Driver: 512 << 20, Allocated: event.Unknown, Reserved: event.Unknown}},
+		Devices: []machine.Memory{{Device: 0, Driver: 512 << 20, Allocated: event.Unknown, Reserved: event.Unknown},
+			{Device: 1, Driver: 512 << 20, Allocated: event.Unknown, Reserved: event.Unknown}},
 	}
 	idle := python(50002, "prepare.py")
 	idle.Driver = false
 	r := machine.New([]machine.Process{train, worker, serve, young, foreign, idle})
-	r.GPUs = []machine.GPU{{Index: 0, Name: "NVIDIA H200", Used: 38 << 30, Total: 141 << 30}, {Index: 1, Name: "NVIDIA H200", Used: 512 << 20, Total: event.Unknown}}
+	r.GPUs = []machine.GPU{{Index: 0, Name: "NVIDIA H200", Used: 38 << 30, Total: 141 << 30},
+		{Index: 1, Name: "NVIDIA H200", Used: 512 << 20, Total: event.Unknown}}
 	r.Searched, r.Hidden, r.Python = 312, 41, 2
 	return r
 }
@@ -79,7 +82,8 @@ func TestWriteNothing(t *testing.T) {
 	none.Searched, none.Hidden = 84, 1
 	none.Missing = []string{"the driver's own figures are not known: NVML (libnvidia-ml.so.1) is not there"}
 	var buf bytes.Buffer
-	require.NoError(t, Write(&buf, &Input{Report: none, Sudo: true, Advice: []string{"Linux 4.18.0 cannot be traced on, it lacks ring buffer: boot Linux 5.15 or newer"}}))
+	require.NoError(t, Write(&buf, &Input{Report: none, Sudo: true,
+		Advice: []string{"Linux 4.18.0 cannot be traced on, it lacks ring buffer: boot Linux 5.15 or newer"}}))
 	golden(t, "nothing", buf.String())
 
 	blind := madeMachine()

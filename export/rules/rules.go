@@ -133,7 +133,8 @@ func growthTexts(r *gate.Result) []string {
 		return []string{fmt.Sprintf("memory grows by %s each step, of at most %s, in %s",
 			table.StepBytes(r.Measured), table.MeanBytes(r.Bound), table.Plural(uint64(r.Leaks.Steps.Count), "step"))}
 	}
-	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", table.StepBytes(r.Measured), table.StepBytes(r.By()), table.MeanBytes(r.Bound))
+	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", table.StepBytes(r.Measured), table.StepBytes(r.By()),
+		table.MeanBytes(r.Bound))
 	return append([]string{head}, eachFound(r, func(_ *gate.Result, f *gate.Found) string { return grownText(f) })...)
 }
 
@@ -184,7 +185,8 @@ func baselineTexts(r *gate.Result) []string {
 			return text + "none in the baseline"
 		}
 		return text + fmt.Sprintf("%s or %s more than the baseline's %s; %s is allowed",
-			table.Bytes(uint64(f.Measured-f.Bound)), table.Percent((f.Measured-f.Bound)/f.Bound), table.Bytes(uint64(f.Bound)), table.Percent(r.Tolerance))
+			table.Bytes(uint64(f.Measured-f.Bound)), table.Percent((f.Measured-f.Bound)/f.Bound), table.Bytes(uint64(f.Bound)),
+			table.Percent(r.Tolerance))
 	})
 }
 

@@ -221,7 +221,8 @@ func (p *printer) rows() {
 	if utf8.RuneCountInString(exactly) <= name {
 		when = exactly
 	}
-	p.row(dim, "  "+layout.Fit(when, name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), p.screen.noBar(), head)
+	p.row(dim, "  "+layout.Fit(when, name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare,
+		"100 %", rate), p.screen.noBar(), head)
 	for i := range p.a.Rows {
 		p.answerRow(&p.a.Rows[i])
 	}

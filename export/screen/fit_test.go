@@ -10,7 +10,8 @@ import (
 )
 
 func TestScreen(t *testing.T) {
-	require.Equal(t, []int{80, 60, 100, 200}, []int{Screen{}.width(), Screen{Width: 20}.width(), Screen{Width: 100}.width(), Screen{Width: 900}.width()})
+	require.Equal(t, []int{80, 60, 100, 200}, []int{Screen{}.width(), Screen{Width: 20}.width(), Screen{Width: 100}.width(),
+		Screen{Width: 900}.width()})
 	require.Equal(t, "x", Screen{}.in(bold, "x"))
 	require.Equal(t, "\x1b[1mx\x1b[0m", Screen{Color: true}.in(bold, "x"))
 	require.Equal(t, 1, visible(Screen{Color: true}.in(bold, "x")))

@@ -31,7 +31,8 @@ const shownGroups = 4
 // holds the memory of all, and a line for each process.
 func PrintJob(w io.Writer, in *JobInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out, in: &table.Input{Start: max(1, in.Job.All.Start)}, screen: in.Screen, a: in.Job.All, of: &Input{Page: in.Page}, several: true}
+	p := &printer{w: out, in: &table.Input{Start: max(1, in.Job.All.Start)}, screen: in.Screen, a: in.Job.All, of: &Input{Page: in.Page},
+		several: true}
 	p.jobHead(in)
 	texts := verdict.OfJob(in.Job)
 	for i := range texts[:min(shownGroups, len(texts))] {

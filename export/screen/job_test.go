@@ -37,7 +37,8 @@ func rankAnswer(t *testing.T, bytes float64, live uint64) *answer.Answer {
 	if bytes > 0 {
 		r.Verdict = leaks.Growing
 		r.Findings = []leaks.Finding{{
-			Layer: event.LayerTorch, File: "/home/a/train.py", Line: 41, Function: "main", Requested: bytes, Bytes: bytes, Blocks: 1, Period: 1, First: 1, Last: 60,
+			Layer: event.LayerTorch, File: "/home/a/train.py", Line: 41, Function: "main", Requested: bytes, Bytes: bytes, Blocks: 1, Period: 1,
+			First: 1, Last: 60,
 			Share: 0.98, Holder: "losses[0..59]", Seconds: 90, Confidence: leaks.High, Stacks: []event.StackID{j.ID(eventtest.Kept)},
 		}}
 	}
@@ -62,7 +63,9 @@ func TestPrintJob(t *testing.T) {
 		var out strings.Builder
 		require.NoError(t, PrintJob(&out, &JobInput{
 			Job: job, Processes: 3, Screen: Screen{Width: width}, Page: "out/report.html",
-			Counted: table.JobInput{Duration: 30 * time.Second, Rows: []table.JobRow{{Process: "rank 0, pid 10 train.py", Device: "cuda:0", Live: 65 << 20, Peak: 65 << 20, Reserved: 80 << 20, Allocated: 5}}},
+			Counted: table.JobInput{Duration: 30 * time.Second,
+				Rows: []table.JobRow{{Process: "rank 0, pid 10 train.py", Device: "cuda:0", Live: 65 << 20, Peak: 65 << 20, Reserved: 80 << 20,
+					Allocated: 5}}},
 		}))
 		for line := range strings.Lines(out.String()) {
 			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, line)

@@ -18,7 +18,8 @@ func TestUnreadIsUnknown(t *testing.T) {
 	var b strings.Builder
 	report := &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Bytes: 1}}}
 	out := bufio.NewWriter(&b)
-	p := &printer{w: out, a: &answer.Answer{Leaks: report, Rest: []answer.Sum{{Name: answer.Unread, Bytes: 2 << 20}, {Name: "parameters", Bytes: 1 << 20}}}}
+	p := &printer{w: out, a: &answer.Answer{Leaks: report, Rest: []answer.Sum{{Name: answer.Unread, Bytes: 2 << 20},
+		{Name: "parameters", Bytes: 1 << 20}}}}
 	p.rest()
 	require.NoError(t, out.Flush())
 	require.Equal(t, "  steady   parameters 1.0 MiB\n  unknown  before attach, holders not read 2.0 MiB\n", b.String())

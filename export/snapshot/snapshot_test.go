@@ -113,11 +113,12 @@ var viewer = strings.Fields(`PROTO FRAME MEMOIZE BINPUT LONG_BINPUT BINGET LONG_
 
 // the state has two devices, one of them empty, two streams, all states, and more blocks than a batch holds.
 func state() *allocator.State {
-	one := inspect.Segment{Addr: 0x7f0000000000, Size: 20 << 20, Stream: 0x55b7f448d430, Pool: inspect.Pool{ID: [2]uint64{1, 0}}, Expandable: true, Blocks: []inspect.Block{
-		{Addr: 0x7f0000000000, Size: 5 << 20, Requested: 5<<20 - 3, Stream: 0x55b7f448d430, State: inspect.StateAllocated},
-		{Addr: 0x7f0000500000, Size: 5 << 20, Requested: 5<<20 - 5, Stream: 0x55b7f448d430, State: inspect.StatePending},
-		{Addr: 0x7f0000a00000, Size: 10 << 20, Stream: 0x55b7f448d430},
-	}}
+	one := inspect.Segment{Addr: 0x7f0000000000, Size: 20 << 20, Stream: 0x55b7f448d430, Pool: inspect.Pool{ID: [2]uint64{1, 0}},
+		Expandable: true, Blocks: []inspect.Block{
+			{Addr: 0x7f0000000000, Size: 5 << 20, Requested: 5<<20 - 3, Stream: 0x55b7f448d430, State: inspect.StateAllocated},
+			{Addr: 0x7f0000500000, Size: 5 << 20, Requested: 5<<20 - 5, Stream: 0x55b7f448d430, State: inspect.StatePending},
+			{Addr: 0x7f0000a00000, Size: 10 << 20, Stream: 0x55b7f448d430},
+		}}
 	many := inspect.Segment{Addr: 0x7f1000000000, Size: 4096 * 512, Pool: inspect.Pool{Small: true}}
 	for i := range uint64(4096) {
 		b := inspect.Block{Addr: many.Addr + 512*i, Size: 512}
@@ -158,9 +159,12 @@ func TestWrite(t *testing.T) {
 		"segment_pool_id": []any{number(1), number(0)}, "is_expandable": true, "frames": []any{},
 	}, got.Segments[0])
 	require.Equal(t, []any{
-		map[string]any{"address": number(0x7f0000000000), "size": number(5 << 20), "requested_size": number(5<<20 - 3), "state": "active_allocated", "frames": []any{}},
-		map[string]any{"address": number(0x7f0000500000), "size": number(5 << 20), "requested_size": number(5<<20 - 5), "state": "active_pending_free", "frames": []any{}},
-		map[string]any{"address": number(0x7f0000a00000), "size": number(10 << 20), "requested_size": number(0), "state": "inactive", "frames": []any{}},
+		map[string]any{"address": number(0x7f0000000000), "size": number(5 << 20), "requested_size": number(5<<20 - 3),
+			"state": "active_allocated", "frames": []any{}},
+		map[string]any{"address": number(0x7f0000500000), "size": number(5 << 20), "requested_size": number(5<<20 - 5),
+			"state": "active_pending_free", "frames": []any{}},
+		map[string]any{"address": number(0x7f0000a00000), "size": number(10 << 20), "requested_size": number(0), "state": "inactive",
+			"frames": []any{}},
 	}, blocks)
 	var ops map[string]int
 	python(t, readOps, b, &ops)

@@ -109,7 +109,8 @@ func TestRoundTripOfMoments(t *testing.T) {
 		s := eventtest.Random(seed, 3000)
 		trace := newTrace(t, s)
 		for _, o := range []allocator.LayoutOptions{
-			{}, {Entries: 100}, {Selection: view.Selection{Moment: moment.Moment{Kind: moment.Peak}}}, {Selection: view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: s.Events[1000].Time}}},
+			{}, {Entries: 100}, {Selection: view.Selection{Moment: moment.Moment{Kind: moment.Peak}}},
+			{Selection: view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: s.Events[1000].Time}}},
 			{Selection: view.Selection{From: s.Events[1000].Time, To: s.Events[2000].Time}},
 		} {
 			b, layouts := exported(t, trace, o)

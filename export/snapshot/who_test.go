@@ -23,12 +23,15 @@ func heldState(t *testing.T) []byte {
 	t.Helper()
 	held := func(addr, size, requested, stream uint64, c scan.Category, name string, tensors ...scan.Tensor) scan.Block {
 		return scan.Block{
-			Block: inspect.Block{Addr: addr, Size: size, Requested: requested, Stream: stream, State: inspect.StateAllocated}, Category: c, Tensors: tensors,
-			Path: scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name}, {Kind: scan.StepIndex, Index: int64(addr >> 9 & 1)}},
+			Block: inspect.Block{Addr: addr, Size: size, Requested: requested, Stream: stream, State: inspect.StateAllocated}, Category: c,
+			Tensors: tensors,
+			Path: scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name},
+				{Kind: scan.StepIndex, Index: int64(addr >> 9 & 1)}},
 		}
 	}
 	h := holders.New(&scan.Report{Blocks: []scan.Block{
-		held(0x7f0000000000, 5<<20, 5<<20-3, 0x55b7f448d430, scan.CategoryParameter, "weights", scan.Tensor{Shape: []int64{5, 1 << 20}, DType: "uint8"}),
+		held(0x7f0000000000, 5<<20, 5<<20-3, 0x55b7f448d430, scan.CategoryParameter, "weights",
+			scan.Tensor{Shape: []int64{5, 1 << 20}, DType: "uint8"}),
 		held(0x7f1000000000, 512, 1, 0, scan.CategoryTensor, "kept"),
 		held(0x7f1000000400, 512, 3, 0, scan.CategoryTensor, "kept"),
 		held(0x7f1000000800, 512, 6, 0, scan.CategoryTensor, "kept"),

@@ -50,10 +50,12 @@ func torchParts(d *balance.Device) []term {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
 	}
 	if t.Pending == event.Unknown { // the which blocks wait is not in the events
-		return append(out, term{"inactive split", t.InactiveSplit, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		return append(out, term{"inactive split", t.InactiveSplit, "no block of the program, in segments that are in use"},
+			term{"free segments", t.Free, "without a block in use"})
 	}
 	return append(out, term{"pending", t.Pending, "freed, waiting for another stream's work"},
-		term{"inactive split", t.InactiveSplit, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		term{"inactive split", t.InactiveSplit, "free blocks of segments that are in use"},
+		term{"free segments", t.Free, "without a block in use"})
 }
 
 // partName is what the row of an allocator's blocks is called.
@@ -145,7 +147,8 @@ func (p *printer) deviceLine(d *balance.Device) {
 // balanceComment is what the driver counts, and how much of it is explained.
 func balanceComment(d *balance.Device) string {
 	if rest, known := d.Remainder(); known {
-		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used), signedCount(rest))
+		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used),
+			signedCount(rest))
 	}
 	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), words.Line(d.Why))
 }
@@ -216,7 +219,8 @@ func hasNotes(b *balance.Process) bool {
 func (p *printer) balanceNotes(b *balance.Process) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
-		p.field("device", "%s on %s, one that is not known by its number", exactText(uint64(u.Used)), words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
+		p.field("device", "%s on %s, one that is not known by its number", exactText(uint64(u.Used)),
+			words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
 	}
 	if len(b.Unplaced) > 0 {
 		p.wrapped("note", words.Line(b.DriverWhy))

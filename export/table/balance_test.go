@@ -23,7 +23,8 @@ import (
 
 // parts is a caching allocator whose state is known: that of training().
 var parts = balance.Torch{
-	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, InactiveSplit: gib, Free: 4*gib + 724*mib,
+	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, InactiveSplit: gib,
+	Free: 4*gib + 724*mib,
 }
 
 func owner(name, file string, objects, bytes uint64) balance.OwnerUse {
@@ -45,7 +46,8 @@ func balanceOf(device event.Device, used uint64, torch balance.Torch, owners ...
 // crowded has more owners than are listed, and a name that a program could choose.
 func crowded() balance.Device {
 	owners := []balance.OwnerUse{
-		owner("NCCL", "/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", 9, 921*mib), owner("cuBLAS", "/x/libcublas.so.13", 2, 16*mib),
+		owner("NCCL", "/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", 9, 921*mib),
+		owner("cuBLAS", "/x/libcublas.so.13", 2, 16*mib),
 		owner(strings.Repeat("deep_", 10)+"name.py:12345 f\x1b[2J", "", 1, 8*mib), owner("libfoo.so", "/x/libfoo.so.3", 1, 4*mib),
 	}
 	for i := range 9 {
@@ -64,13 +66,15 @@ var balances = map[string]balance.Process{
 			d.Used, d.Pools, d.Managed, d.Doubtful, d.SegmentBytes = 34*gib, true, 8*mib, 4*mib, parts.Reserved-2*mib
 			return d
 		}()},
-		Host: heap.Count{Objects: 3, Bytes: 96 * mib}, Shared: heap.Count{Objects: 2, Bytes: 5 * mib, Unsized: 1}, Virtual: heap.Count{Objects: 1, Bytes: 64 * mib},
-		Moved: true,
+		Host: heap.Count{Objects: 3, Bytes: 96 * mib}, Shared: heap.Count{Objects: 2, Bytes: 5 * mib, Unsized: 1},
+		Virtual: heap.Count{Objects: 1, Bytes: 64 * mib},
+		Moved:   true,
 	},
 	"odd": {
 		Devices: []balance.Device{
 			func() balance.Device {
-				d := balanceOf(cuda0, event.Unknown, balance.Torch{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown, InactiveSplit: event.Unknown, Free: event.Unknown})
+				d := balanceOf(cuda0, event.Unknown, balance.Torch{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown,
+					InactiveSplit: event.Unknown, Free: event.Unknown})
 				d.Why, d.TorchWhy = "NVML lists the process without its memory", "the process has ended"
 				return d
 			}(),
@@ -85,8 +89,10 @@ var balances = map[string]balance.Process{
 				return d
 			}(),
 		},
-		Unplaced:  []figures.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"}, {Device: -1, Used: figures.Unknown, Name: "Tesla T4"}},
-		DriverWhy: "which device is which is not known: CUDA numbers NVIDIA H200 and Tesla T4 by their speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the job",
+		Unplaced: []figures.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"},
+			{Device: -1, Used: figures.Unknown, Name: "Tesla T4"}},
+		DriverWhy: "which device is which is not known: CUDA numbers NVIDIA H200 and Tesla T4 by their speed; set " +
+			"CUDA_DEVICE_ORDER=PCI_BUS_ID for the job",
 	},
 	"raw": {Devices: []balance.Device{balanceOf(cuda0, 100*mib, balance.Torch{})}},
 }

@@ -69,7 +69,8 @@ func (p *diffPrinter) findings() {
 		case change.After == nil:
 			p.finding("ended", LeakText(change.Before), change.Before)
 		default:
-			p.finding("still", fmt.Sprintf("%s; before, %s %s", LeakText(change.After), MeanBytes(LeakSize(change.Before)), LeakEvery(change.Before)), change.After)
+			p.finding("still", fmt.Sprintf("%s; before, %s %s", LeakText(change.After), MeanBytes(LeakSize(change.Before)),
+				LeakEvery(change.Before)), change.After)
 		}
 	}
 }
@@ -93,7 +94,8 @@ type diffPrinter struct {
 
 // diffCells are the columns of a difference.
 func diffCells(before, after, change, blocks, remark string) string {
-	return fmt.Sprintf(" %*s %*s %*s %*s  %-*s", widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change, widthDiffBlocks, blocks,
+	return fmt.Sprintf(" %*s %*s %*s %*s  %-*s", widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change, widthDiffBlocks,
+		blocks,
 		widthDiffRemark, remark)
 }
 
@@ -112,10 +114,12 @@ func (p *diffPrinter) rows() {
 		}
 	}
 	if more.rows > 0 {
-		p.Row(layout.Label{Name: "and " + Plural(more.rows, "more row")}, diffCells(signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), ""))
+		p.Row(layout.Label{Name: "and " + Plural(more.rows, "more row")}, diffCells(signed(more.before), signed(more.after),
+			changeText(more.after-more.before), signedCount(more.blocks), ""))
 	}
 	if same.rows > 0 {
-		p.Row(layout.Label{Name: Plural(same.rows, "row") + " without a change"}, diffCells(signed(same.before), signed(same.after), "0 B", "0", ""))
+		p.Row(layout.Label{Name: Plural(same.rows, "row") + " without a change"}, diffCells(signed(same.before), signed(same.after), "0 B",
+			"0", ""))
 	}
 }
 

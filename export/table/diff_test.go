@@ -56,7 +56,8 @@ func TestDiff(t *testing.T) {
 		entries = entries[:3:3]
 		for i := range entries {
 			leaf := view.Call{Name: entries[i].Name, Func: entries[i].Func, File: entries[i].File, Line: entries[i].Line}
-			entries[i].Stack = []view.Call{{Name: "at::empty"}, leaf, {Name: "train.py:" + strconv.Itoa(root), Func: "main", File: "/a/train.py", Line: root}}
+			entries[i].Stack = []view.Call{{Name: "at::empty"}, leaf, {Name: "train.py:" + strconv.Itoa(root), Func: "main", File: "/a/train.py",
+				Line: root}}
 		}
 		return entries
 	}
@@ -92,7 +93,8 @@ func (failingWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 func TestDiffFindings(t *testing.T) {
 	finding := func(line int, requested float64) *leaks.Finding {
 		return &leaks.Finding{
-			File: "/a/train.py", Line: line, Function: "main", Requested: requested, Blocks: 1, Period: 1, First: 11, Last: 59, Share: 1, Seconds: math.NaN(),
+			File: "/a/train.py", Line: line, Function: "main", Requested: requested, Blocks: 1, Period: 1, First: 11, Last: 59, Share: 1,
+			Seconds: math.NaN(),
 		}
 	}
 	held := finding(41, 3*mib)

@@ -141,11 +141,13 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part("  requested", d.Requested, "of it, as the program asked")
 	part("  rounding", d.Rounding(), "of it, added by the allocator")
 	part("pending", d.Pending, "in %s, freed but waiting for another stream", Plural(d.PendingCount, "block"))
-	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", Plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
+	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", Plural(d.InactiveSplitCount, "free block"),
+		Bytes(d.LargestInactiveSplit))
 	part("free", d.Free, "in %s without a block in use", Plural(d.FreeSegmentCount, "segment"))
 	if d.Changing == nil {
 		part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
-		p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+		p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B",
+			signedCount(-d.Unexplained()))
 	} else {
 		p.dumpChanging(d, part)
 	}
@@ -163,9 +165,11 @@ func partLine(name, bytes, exact, text string) string {
 func (p *printer) dumpChanging(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
 	c := d.Changing
 	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
-	p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText), "in "+blockRange(c.BlocksLow, c.BlocksHigh)))
+	p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
+		"in "+blockRange(c.BlocksLow, c.BlocksHigh)))
 	part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
-	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B",
+		signedCount(-d.Unexplained()))
 	p.line("  counted        by the allocator at that instant: allocated %s, active %s, reserved %s", bytesText(d.Counted.Allocated),
 		bytesText(d.Active), bytesText(d.Counted.Reserved))
 }
@@ -318,7 +322,8 @@ func (p *printer) dumpClasses(splits []allocator.InactiveSplits) {
 		h := &splits[i]
 		pool, stream := poolText(h.Pool.Small, h.Pool.ID), streamText(h.Stream)
 		for _, c := range h.Classes {
-			rows = append(rows, []string{pool, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), stream, countText(c.Count), Bytes(c.Bytes), Bytes(c.Largest)})
+			rows = append(rows, []string{pool, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), stream, countText(c.Count), Bytes(c.Bytes),
+				Bytes(c.Largest)})
 		}
 	}
 	p.Grid([]string{"inactive splits of", "size", "stream", "blocks", "bytes", "largest split"}, rows, 2)

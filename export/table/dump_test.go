@@ -107,15 +107,17 @@ func TestDump(t *testing.T) {
 func TestDumpBalance(t *testing.T) {
 	state := allocator.New(odds())
 	says := func(device int, used uint64) figures.DriverUse {
-		return figures.DriverUse{Device: device, Used: figures.Bytes(used), Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
+		return figures.DriverUse{Device: device, Used: figures.Bytes(used), Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib,
+			All: 350 * gib}
 	}
 	blind := says(0, event.Unknown)
 	blind.Why = "NVML does not list the process"
 	for name, in := range map[string]balance.Input{
-		"driver":   {Driver: []figures.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
-		"blind":    {Driver: []figures.DriverUse{blind}},
-		"none":     {DriverWhy: "NVML is not there"},
-		"unplaced": {Driver: []figures.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
+		"driver": {Driver: []figures.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
+		"blind":  {Driver: []figures.DriverUse{blind}},
+		"none":   {DriverWhy: "NVML is not there"},
+		"unplaced": {Driver: []figures.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known",
+			Moved: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in.Torch = state.Torch()
@@ -145,7 +147,8 @@ func TestDumpHolders(t *testing.T) {
 	var held []scan.Block
 	for i, b := range m.Devices[0].Segments[0].Blocks[:6] {
 		if b.State == inspect.StateAllocated {
-			path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: "kept\x1b"}, {Kind: scan.StepIndex, Index: int64(i)}}
+			path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: "kept\x1b"},
+				{Kind: scan.StepIndex, Index: int64(i)}}
 			held = append(held, scan.Block{Block: b, Category: scan.CategoryTensor, Path: path})
 		}
 	}

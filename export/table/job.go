@@ -91,14 +91,16 @@ func Job(w io.Writer, in JobInput) error {
 		r := &in.Rows[i]
 		processes[r.Process] = true
 		rows = append(rows, []string{
-			strings.TrimRight(layout.Fit(r.Process, min(mostProcess, utf8.RuneCountInString(r.Process))), " "), r.Device, Bytes(r.Live), Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other),
+			strings.TrimRight(layout.Fit(r.Process, min(mostProcess, utf8.RuneCountInString(r.Process))), " "), r.Device, Bytes(r.Live),
+			Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other),
 			countText(r.Allocated),
 		})
 		sum.Live, sum.Reserved = plus(sum.Live, r.Live), plus(sum.Reserved, r.Reserved)
 		sum.Other, sum.Allocated = plus(sum.Other, r.Other), sum.Allocated+r.Allocated
 	}
 	rows = append(rows, []string{
-		fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved), Bytes(sum.Other), countText(sum.Allocated),
+		fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved),
+		Bytes(sum.Other), countText(sum.Allocated),
 	})
 	p.Grid([]string{"process", "device", "torch", "peak", "reserved", "other", "blocks"}, rows, 2)
 	p.jobHits(&in)

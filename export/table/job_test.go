@@ -29,7 +29,8 @@ func TestJob(t *testing.T) {
 		},
 	}
 	rows := append(JobRows("rank 0, pid 7 train.py", two), JobRows("pid 8 "+strings.Repeat("x", 60), &heap.Totals{})...)
-	hits := []figures.Hits{{Probe: "p", Hits: 6, Emitted: 4, Quiet: map[string]uint64{"call entered": 1}, Dropped: map[string]uint64{"ring full": 1}}}
+	hits := []figures.Hits{{Probe: "p", Hits: 6, Emitted: 4, Quiet: map[string]uint64{"call entered": 1},
+		Dropped: map[string]uint64{"ring full": 1}}}
 	goldens(t, "job", func(w io.Writer, width int) error {
 		return Job(w, JobInput{Duration: 1500 * time.Millisecond, Hits: hits, Received: 4, Rows: rows, Width: width})
 	})
@@ -46,5 +47,6 @@ func TestJob(t *testing.T) {
 	require.Contains(t, b.String(), "1 more when the recording was over, while holders were read\n")
 
 	lost := JobRows("pid 9", &heap.Totals{LossIntervalCount: 1})
-	require.Equal(t, []uint64{event.Unknown, event.Unknown, event.Unknown, event.Unknown}, []uint64{lost[0].Live, lost[0].Peak, lost[0].Reserved, lost[0].Other})
+	require.Equal(t, []uint64{event.Unknown, event.Unknown, event.Unknown, event.Unknown},
+		[]uint64{lost[0].Live, lost[0].Peak, lost[0].Reserved, lost[0].Other})
 }

@@ -37,7 +37,8 @@ func Leaks(w io.Writer, r *leaks.Report, sentence string, width int) error {
 	p.leakVerdict(r, sentence)
 	p.leakField("steps", stepsText(&r.Steps))
 	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
-		p.leakField("in all", fmt.Sprintf("each step, of the later half: requested %+.0f B, blocks %+.0f B, heaps %+.0f B", s.Requested, s.Blocks, s.Reserved))
+		p.leakField("in all", fmt.Sprintf("each step, of the later half: requested %+.0f B, blocks %+.0f B, heaps %+.0f B", s.Requested,
+			s.Blocks, s.Reserved))
 	}
 	p.leakRows("what grows, each time", r.Findings)
 	p.leakRows("too slow to matter", r.Notes)
@@ -206,7 +207,8 @@ func LeakSentence(r *leaks.Report) string {
 		return "unknown: " + leakRise(r)
 	}
 	if r.Steps.Loads {
-		const why = "more than a quarter of what %d steps allocated is still there: it may be a model that is loaded, or memory that grows; record longer"
+		const why = "more than a quarter of what %d steps allocated is still there: it may be a model that is loaded, or memory that grows; " +
+			"record longer"
 		return fmt.Sprintf("unknown: "+why, r.Steps.Count)
 	}
 	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
@@ -374,7 +376,8 @@ func stepsText(s *leaks.Steps) string {
 
 // sourceTexts say by what steps are recognised.
 var sourceTexts = map[steps.Source]string{
-	steps.SourceChosen: "--step-on", steps.SourceOptimizer: "the optimizer", steps.SourceBackward: "the backward pass", steps.SourceLoader: "the data loader",
+	steps.SourceChosen: "--step-on", steps.SourceOptimizer: "the optimizer", steps.SourceBackward: "the backward pass",
+	steps.SourceLoader: "the data loader",
 	steps.SourcePeriod: "what recurs",
 }
 

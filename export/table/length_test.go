@@ -17,7 +17,8 @@ func TestLength(t *testing.T) {
 	for _, tt := range []struct {
 		duration, last, want time.Duration
 	}{
-		{10 * time.Second, 9 * time.Second, 10 * time.Second}, {10 * time.Second, 12 * time.Second, 12 * time.Second}, {0, 9 * time.Second, 9 * time.Second},
+		{10 * time.Second, 9 * time.Second, 10 * time.Second}, {10 * time.Second, 12 * time.Second, 12 * time.Second},
+		{0, 9 * time.Second, 9 * time.Second},
 	} {
 		in := Input{Start: 5, Duration: tt.duration, View: &view.View{Snapshot: &heap.Snapshot{Totals: heap.Totals{Time: 5 + uint64(tt.last)}}}}
 		require.Equal(t, tt.want, in.Length())

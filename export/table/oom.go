@@ -49,7 +49,8 @@ func OOM(w io.Writer, in *OOMInput) error {
 		}
 		if n := last - i; n > 0 {
 			c := &cases[last]
-			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them", Plural(uint64(n), "failure"), since(c.Time, in.Began),
+			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them",
+				Plural(uint64(n), "failure"), since(c.Time, in.Began),
 				caughtText(c)))
 		}
 		i = last + 1
@@ -77,13 +78,15 @@ func (p *printer) oomEnd(r *oom.Report) {
 		p.line("\n%s failed too", Plural(uint64(r.More), "further request"))
 	}
 	if r.Recovered > 0 {
-		p.leakText("", fmt.Sprintf("recovered: the driver refused memory %s, and the request was satisfied after cached memory was returned, or by asking again: "+
+		p.leakText("", fmt.Sprintf("recovered: the driver refused memory %s, and the request was satisfied after cached memory was returned, "+
+			"or by asking again: "+
 			"nothing ran out", Times(uint64(r.Recovered))))
 	}
 }
 
 // silentText is said of a recording without a report of PyTorch's caching allocator.
-const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch refuses by itself is not seen"
+const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch " +
+	"refuses by itself is not seen"
 
 func (p *printer) oomHead(c *oom.Case, began uint64) {
 	p.leakText("", OOMHead(c, began))
@@ -189,9 +192,11 @@ func driverName(c *oom.Case) string {
 func torchText(c *oom.Case) string {
 	t := &c.Torch
 	if c.Async {
-		return fmt.Sprintf("allocated %s; what the pool of its backend cudaMallocAsync keeps beside that counts as context", exactText(t.Allocated))
+		return fmt.Sprintf("allocated %s; what the pool of its backend cudaMallocAsync keeps beside that counts as context",
+			exactText(t.Allocated))
 	}
-	text := fmt.Sprintf("allocated %s (requested %s, rounding %s), reserved %s", exactText(t.Allocated), Bytes(t.Requested), Bytes(t.Rounding()), exactText(t.Reserved))
+	text := fmt.Sprintf("allocated %s (requested %s, rounding %s), reserved %s", exactText(t.Allocated), Bytes(t.Requested),
+		Bytes(t.Rounding()), exactText(t.Reserved))
 	return text + fmt.Sprintf(": inactive split %s, free segments %s", Bytes(t.InactiveSplit), Bytes(t.Free))
 }
 
@@ -304,7 +309,8 @@ func pinText(p *oom.Pin) string {
 	for i := range p.By {
 		by = append(by, fmt.Sprintf("%s of %s", Plural(p.By[i].Objects, "block"), words.Line(p.By[i].Site)))
 	}
-	return fmt.Sprintf("a segment of %s with %s free, largest %s, is kept by %s", Bytes(p.Size), Bytes(p.Free), Bytes(p.Largest), strings.Join(by, ", "))
+	return fmt.Sprintf("a segment of %s with %s free, largest %s, is kept by %s", Bytes(p.Size), Bytes(p.Free), Bytes(p.Largest),
+		strings.Join(by, ", "))
 }
 
 func courseText(c *oom.Case) string {

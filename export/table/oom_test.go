@@ -39,7 +39,8 @@ func TestOOMAgain(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, OOM(&out, &OOMInput{Report: r, Why: func(*oom.Case) string { return "full" }}))
 	require.Equal(t, 3, strings.Count(out.String(), "OUT OF MEMORY"), out.String())
-	require.Equal(t, 1, strings.Count(strings.Join(strings.Fields(out.String()), " "), "again 2 failures of the same line and for the same reason, the last at +3.000"), out.String())
+	require.Equal(t, 1, strings.Count(strings.Join(strings.Fields(out.String()), " "),
+		"again 2 failures of the same line and for the same reason, the last at +3.000"), out.String())
 	require.Equal(t, 2, strings.Count(out.String(), "was not read in time"))
 	require.Equal(t, 1, strings.Count(out.String(), "was not read before the program ended"))
 }

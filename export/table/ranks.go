@@ -49,7 +49,8 @@ func Ranks(w io.Writer, t *ranks.Table, width int) error {
 func (p *printer) rankNotes(t *ranks.Table) {
 	for _, s := range t.Skews[:min(len(t.Skews), rankSkews)] {
 		if s.Bytes > 0 {
-			p.leakField("skew", fmt.Sprintf("%s: %s between %s, which has the most, and %s", s.Category, Bytes(uint64(s.Bytes)), t.Processes[s.Most].Name, t.Processes[s.Least].Name))
+			p.leakField("skew", fmt.Sprintf("%s: %s between %s, which has the most, and %s", s.Category, Bytes(uint64(s.Bytes)),
+				t.Processes[s.Most].Name, t.Processes[s.Least].Name))
 		}
 	}
 	if len(t.Skews) > 0 && !slices.ContainsFunc(t.Skews, func(s ranks.Skew) bool { return s.Bytes > 0 }) {

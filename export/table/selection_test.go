@@ -41,7 +41,8 @@ func column(t *testing.T, text, title string) (blocks, rows int) {
 func TestSelection(t *testing.T) {
 	trace, err := view.NewTrace(eventtest.Random(7, 4000), nil)
 	require.NoError(t, err)
-	v, err := trace.Select(view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: trace.First() + (trace.Last()-trace.First())/2}})
+	v, err := trace.Select(view.Selection{Moment: moment.Moment{Kind: moment.SinceStart,
+		Time: trace.First() + (trace.Last()-trace.First())/2}})
 	require.NoError(t, err)
 	want := 0
 	for p := range v.Samples(view.InUse, nil) {
@@ -52,7 +53,8 @@ func TestSelection(t *testing.T) {
 			var out bytes.Buffer
 			in := SelectionInput{View: v, Title: "at \x1b[31m+1 s", By: view.RowKind(by), Top: top}
 			require.NoError(t, Selection(&out, in))
-			require.True(t, strings.HasPrefix(out.String(), "at �[31m+1 s\n\nlive by "+view.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
+			require.True(t, strings.HasPrefix(out.String(), "at �[31m+1 s\n\nlive by "+view.RowKindNames[by]+": "+exactText(v.Total())+" in all"),
+				out.String())
 			blocks, rows := column(t, out.String(), "live by")
 			require.Equal(t, want, blocks, out.String())
 			require.LessOrEqual(t, rows, top+1)

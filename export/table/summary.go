@@ -422,7 +422,8 @@ func (p *printer) lossIntervals() {
 	}
 	last := s.LossIntervals[max(0, len(s.LossIntervals)-shownLosses):]
 	for _, h := range last {
-		p.field(name, "%s from %s to %s, pid %d", Plural(h.Events, "event"), exactOffset(h.From, p.in.Begin()), exactOffset(h.To, p.in.Begin()), h.PID)
+		p.field(name, "%s from %s to %s, pid %d", Plural(h.Events, "event"), exactOffset(h.From, p.in.Begin()), exactOffset(h.To, p.in.Begin()),
+			h.PID)
 		name = ""
 	}
 	if more := s.LossIntervalCount - uint64(len(last)); more > 0 {

@@ -81,7 +81,8 @@ func training() *heap.Snapshot {
 		Totals: heap.Totals{
 			First: start + second/2, Time: start + 48200*1000*1000, Events: 121215,
 			Accounts: []heap.Account{{
-				PID: 48211, Device: cuda0, Allocated: 27*gib + 800*mib, Reserved: 33*gib + 512*mib, Live: heap.Count{Objects: 2300, Bytes: 6*gib + 400*mib},
+				PID: 48211, Device: cuda0, Allocated: 27*gib + 800*mib, Reserved: 33*gib + 512*mib,
+				Live:   heap.Count{Objects: 2300, Bytes: 6*gib + 400*mib},
 				Before: 21*gib + 400*mib, Baseline: 21*gib + 400*mib, Peak: 31*gib + 200*mib, PeakTime: start + 12400*1000*1000,
 				PeakBefore: 21*gib + 400*mib, PeakReserved: 33*gib + 512*mib,
 				Allocs: 61190, Frees: 60009,
@@ -114,7 +115,8 @@ func broken() *heap.Snapshot {
 	a.Lost, a.Gaps, a.GapBytes, a.LostFrees, a.OOMs, a.PeakTime = -512, 7, 4096, 3, 1, 0
 	a.Before += 512
 	s.Accounts = append(s.Accounts, heap.Account{PID: 48211, Device: cuda1, Allocated: event.Unknown, Reserved: event.Unknown,
-		Before: event.Unknown, Baseline: event.Unknown, Live: heap.Count{Objects: 1, Bytes: 2048}, Peak: 4096, PeakTime: start + second, Allocs: 1})
+		Before: event.Unknown, Baseline: event.Unknown, Live: heap.Count{Objects: 1, Bytes: 2048}, Peak: 4096, PeakTime: start + second,
+		Allocs: 1})
 	s.Drivers[0].FailedFrees, s.Drivers[0].UnknownFrees = 1, 2
 	s.Sites = append(s.Sites, site(event.LayerTorch, cuda1, 0, 1, 2048), site(event.LayerDevice, odd, 77, 1, 300))
 	s.Ignored, s.Failures, s.GapCount = 4, 5, 7
@@ -201,10 +203,12 @@ func TestUnknownWidth(t *testing.T) {
 
 func TestChecks(t *testing.T) {
 	for want, c := range map[string]*figures.Checks{
-		"\nchecks   live set = allocator state (checked 3 times, 0 differences)\n":                                       {Made: 3},
-		"\nchecks   live set differed from the allocator state (checked 1 time, 1 difference)\n":                         {Made: 1, Differences: 1},
-		"\nchecks   live set not compared (checked 0 times, 0 differences; 2 checks not possible)\n":                     {Failed: 2},
-		"\nchecks   live set differed from the allocator state (checked 5 times, 2 differences; 1 check not possible)\n": {Made: 5, Differences: 2, Failed: 1},
+		"\nchecks   live set = allocator state (checked 3 times, 0 differences)\n": {Made: 3},
+		"\nchecks   live set differed from the allocator state (checked 1 time, 1 difference)\n": {Made: 1,
+			Differences: 1},
+		"\nchecks   live set not compared (checked 0 times, 0 differences; 2 checks not possible)\n": {Failed: 2},
+		"\nchecks   live set differed from the allocator state (checked 5 times, 2 differences; 1 check not possible)\n": {Made: 5,
+			Differences: 2, Failed: 1},
 	} {
 		in := inputs["training"]
 		in.Checks, in.Width = c, 120
@@ -258,7 +262,8 @@ func TestLiveLine(t *testing.T) {
 
 func TestOffset(t *testing.T) {
 	const at = 10 * uint64(time.Second)
-	for later, want := range map[int64]string{0: "+0.0 s", -40e6: "+0.0 s", 40e6: "+0.0 s", -60e6: "-0.1 s", 1.25e9: "+1.2 s", -10e9: "-10.0 s"} {
+	for later, want := range map[int64]string{0: "+0.0 s", -40e6: "+0.0 s", 40e6: "+0.0 s", -60e6: "-0.1 s", 1.25e9: "+1.2 s",
+		-10e9: "-10.0 s"} {
 		require.Equal(t, want, Offset(at+uint64(later), at))
 	}
 	require.Equal(t, "+0.000 s", exactOffset(at-1000, at))
@@ -268,7 +273,8 @@ func TestOffset(t *testing.T) {
 func TestBytesText(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1.0 KiB", 1075: "1.0 KiB", 1126: "1.1 KiB", 1<<20 - 1: "1.0 MiB", 1 << 20: "1.0 MiB",
-		1023 << 20: "1.0 GiB", 1014 << 20: "1.0 GiB", 999 << 20: "999.0 MiB", 1023948 << 10: "999.9 MiB", 1023949 << 10: "1.0 GiB", 1<<30 - 1: "1.0 GiB", 1 << 30: "1.0 GiB", 31<<30 + 1<<29: "31.5 GiB", math.MaxUint64 - 1: "16.0 EiB",
+		1023 << 20: "1.0 GiB", 1014 << 20: "1.0 GiB", 999 << 20: "999.0 MiB", 1023948 << 10: "999.9 MiB", 1023949 << 10: "1.0 GiB",
+		1<<30 - 1: "1.0 GiB", 1 << 30: "1.0 GiB", 31<<30 + 1<<29: "31.5 GiB", math.MaxUint64 - 1: "16.0 EiB",
 		event.Unknown: "unknown",
 	} {
 		require.Equal(t, want, Bytes(n), n)
@@ -284,7 +290,8 @@ func TestSignedText(t *testing.T) {
 }
 
 func TestCountText(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0", 999: "999", 1000: "1,000", 61204: "61,204", 1234567: "1,234,567", math.MaxUint64: "18,446,744,073,709,551,615"} {
+	for n, want := range map[uint64]string{0: "0", 999: "999", 1000: "1,000", 61204: "61,204", 1234567: "1,234,567",
+		math.MaxUint64: "18,446,744,073,709,551,615"} {
 		require.Equal(t, want, countText(n))
 	}
 }
@@ -292,8 +299,10 @@ func TestCountText(t *testing.T) {
 // TestDuration: what takes time is never 0, and a unit is changed before its figure is rounded to the next one.
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0 s", 1: "1 ns", 12 * time.Microsecond: "12 µs", 999 * time.Microsecond: "999 µs", 999500: "1.0 ms", 4310 * time.Microsecond: "4.3 ms", 99949 * time.Microsecond: "99.9 ms",
-		100 * time.Millisecond: "100 ms", 999 * time.Millisecond: "999 ms", 999500 * time.Microsecond: "1.0 s", 48200 * time.Millisecond: "48.2 s", -time.Second: "-1.0 s",
+		0: "0 s", 1: "1 ns", 12 * time.Microsecond: "12 µs", 999 * time.Microsecond: "999 µs", 999500: "1.0 ms",
+		4310 * time.Microsecond: "4.3 ms", 99949 * time.Microsecond: "99.9 ms",
+		100 * time.Millisecond: "100 ms", 999 * time.Millisecond: "999 ms", 999500 * time.Microsecond: "1.0 s",
+		48200 * time.Millisecond: "48.2 s", -time.Second: "-1.0 s",
 	} {
 		require.Equal(t, want, Duration(d), int64(d))
 	}
@@ -301,7 +310,8 @@ func TestDuration(t *testing.T) {
 
 func TestShare(t *testing.T) {
 	for part, want := range map[float64]string{
-		0: "0 %", 1e-9: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "12 %", 0.994: "99 %", 0.996: ">99 %", 1: "100 %", 1.5: "150 %", -0.001: ">-1 %", -0.5: "-50 %",
+		0: "0 %", 1e-9: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "12 %", 0.994: "99 %", 0.996: ">99 %", 1: "100 %", 1.5: "150 %",
+		-0.001: ">-1 %", -0.5: "-50 %",
 	} {
 		require.Equal(t, want, Share(part), part)
 	}

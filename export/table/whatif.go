@@ -51,7 +51,8 @@ func (p *printer) whatIf(r *whatif.Report) {
 	p.replays(r)
 	p.Plain("")
 	if unknown := slices.ContainsFunc(rowNumbers(r), r.Unknown); unknown {
-		p.Wrap(fmt.Sprintf("  UNKNOWN  what other settings would have reserved: %s were reserved before the recording began, as the recorded settings had it. Record "+
+		p.Wrap(fmt.Sprintf("  UNKNOWN  what other settings would have reserved: %s were reserved before the recording began, as the recorded "+
+			"settings had it. Record "+
 			"the program from its start (gputrace run), or after torch.cuda.empty_cache()", Bytes(r.Before)), 2*layout.RowIndent)
 	}
 	for _, note := range whatIfNotes(r) {
@@ -139,7 +140,8 @@ func whatIfNotes(r *whatif.Report) []string {
 	case c.Compared == 0:
 		add("Check: the recording does not say what PyTorch reserved.")
 	default:
-		add("Check: under the recorded settings the replay reserves what PyTorch did after %s of %s events: the figures are estimates.", countText(c.Equal), countText(c.Compared))
+		add("Check: under the recorded settings the replay reserves what PyTorch did after %s of %s events: the figures are estimates.",
+			countText(c.Equal), countText(c.Compared))
 	}
 	if r.Before > 0 {
 		add("The replays begin with the %s that were reserved when the recording began, in the segments of then.", Bytes(r.Before))
@@ -169,7 +171,8 @@ func outsideText(r *whatif.Report) string {
 
 // batchText is the sentence on the largest batch.
 func batchText(b *whatif.Batches) string {
-	text := fmt.Sprintf("Memory that is enough, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
+	text := fmt.Sprintf("Memory that is enough, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept),
+		floatBytes(b.Slope))
 	if b.Points > 2 {
 		text += fmt.Sprintf(", off by up to %s", floatBytes(b.Residual))
 	}

@@ -197,7 +197,8 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
 	}
 	if c := h.Changing; c != nil {
-		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
+		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes),
+			blockRange(c.BlocksLow, c.BlocksHigh))
 	}
 	if moved := h.Moved(); moved*movedShare > h.Bytes {
 		p.field("advice", "%s changed during the reading: to name what holds it, add --freeze, which stops the process for a moment",

@@ -24,7 +24,8 @@ func WhoBlock(w io.Writer, in WhoInput, block int) error {
 	p.whoTitle(&in)
 	p.line("")
 	b := &in.Holders.Report.Blocks[block]
-	p.field("block", "%#x on cuda:%d, %s, requested %s, %s", b.Addr, b.Device, exactText(b.Size), exactText(b.Requested), poolText(b.Pool.Small, b.Pool.ID))
+	p.field("block", "%#x on cuda:%d, %s, requested %s, %s", b.Addr, b.Device, exactText(b.Size), exactText(b.Requested),
+		poolText(b.Pool.Small, b.Pool.ID))
 	p.field("", "%s, stream %#x, %s", b.State, b.Stream, b.Category)
 	p.field("holder", "%s%s", b.Name(), confirmedText(b))
 	for i := range b.Others {
@@ -61,7 +62,8 @@ func confirmedText(b *holders.Block) string {
 	case len(b.Path) == 0:
 		return ""
 	case b.ByShape:
-		return fmt.Sprintf(" (read twice, the last time %s before the end of the report; proved of others that differ only in numbers and keys)", Duration(b.Age))
+		return fmt.Sprintf(" (read twice, the last time %s before the end of the report; proved of others that differ only in numbers "+
+			"and keys)", Duration(b.Age))
 	case b.Confirmed:
 		return fmt.Sprintf(" (held %s before the end of the report)", Duration(b.Age))
 	}

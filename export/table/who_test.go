@@ -23,9 +23,11 @@ import (
 // heldBlock makes a block of a megabyte for each number in its size.
 func heldBlock(size int, category scan.Category, name string, tensors ...scan.Tensor) scan.Block {
 	b := scan.Block{
-		Block:    inspect.Block{Addr: uint64(size) << 32, Size: uint64(size) * mib, Requested: uint64(size)*mib - 3, State: inspect.StateAllocated},
+		Block: inspect.Block{Addr: uint64(size) << 32, Size: uint64(size) * mib, Requested: uint64(size)*mib - 3,
+			State: inspect.StateAllocated},
 		Category: category, Tensors: tensors, Holders: 2, Complete: scan.Yes, Confirmed: true, Age: 1500 * time.Microsecond,
-		Path: scan.Path{{Kind: scan.StepModule, Name: "__main__", Type: "module"}, {Kind: scan.StepAttribute, Name: name, Type: "Tensor", Addr: 0x55d0}},
+		Path: scan.Path{{Kind: scan.StepModule, Name: "__main__", Type: "module"}, {Kind: scan.StepAttribute, Name: name, Type: "Tensor",
+			Addr: 0x55d0}},
 	}
 	return b
 }
@@ -81,7 +83,8 @@ func TestWho(t *testing.T) {
 	unsteady := heldReport()
 	moved := &unsteady.Blocks[1]
 	moved.Category, moved.Path, moved.Confirmed, moved.Why = scan.CategoryChanging, nil, false, "its holder changed while it was read"
-	unsteady.Devices[0].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 3, BytesLow: mib, BytesHigh: 2 * mib, Ranges: 2, RangeBytes: 5 * mib}
+	unsteady.Devices[0].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 3, BytesLow: mib, BytesHigh: 2 * mib, Ranges: 2,
+		RangeBytes: 5 * mib}
 	for name, in := range map[string]WhoInput{
 		"busy":     whoInput(unsteady, holders.ByCategory, 0),
 		"owner":    whoInput(heldReport(), holders.ByOwner, 4),
@@ -127,7 +130,8 @@ func TestWhoError(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	j := &view.Joined{Bytes: 400 * mib, Rows: []view.HeldSite{
-		{Site: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()", Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
+		{Site: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()",
+			Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
 		{Site: stacks.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
 		{Site: "t.py:9 main", Holder: view.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
 	}}

@@ -30,7 +30,8 @@ func Spare(a *answer.Answer) []Text {
 		out = append(out, Text{Word: Cached, Text: cached(a.Cached)})
 	}
 	if w := a.Waiting; w != nil {
-		text := fmt.Sprintf("%s for another stream at %s: the program freed it, and work of a stream named to record_stream() may still use it", table.Bytes(w.Bytes), table.Offset(w.Time, a.Start))
+		text := fmt.Sprintf("%s for another stream at %s: the program freed it, and work of a stream named to record_stream() may still use it",
+			table.Bytes(w.Bytes), table.Offset(w.Time, a.Start))
 		out = append(out, Text{Word: Waiting, Text: text})
 	}
 	if a.Retried != nil {
@@ -41,7 +42,8 @@ func Spare(a *answer.Answer) []Text {
 
 // garbageAt are names of the moments of rows, for the sentence about garbage.
 var garbageAt = map[answer.When]string{
-	answer.AtEnd: "at the end", answer.AtPeak: "at the peak", answer.AtFailure: "when the request failed", answer.AtExit: "before the program ended",
+	answer.AtEnd: "at the end", answer.AtPeak: "at the peak", answer.AtFailure: "when the request failed",
+	answer.AtExit:       "before the program ended",
 	answer.EachAtItsOwn: "each at its own moment",
 }
 
@@ -53,11 +55,13 @@ func garbage(g *answer.Garbage, a *answer.Answer) string {
 	if g.Time != 0 {
 		at = "at " + table.Offset(g.Time, a.Start)
 	}
-	return fmt.Sprintf("%s%s of %s in use %s waited for Python's cycle collector. %s", about, table.SignedBytes(g.Bytes), table.SignedBytes(g.Total), at, g.Advice)
+	return fmt.Sprintf("%s%s of %s in use %s waited for Python's cycle collector. %s", about, table.SignedBytes(g.Bytes),
+		table.SignedBytes(g.Total), at, g.Advice)
 }
 
 func cached(c *answer.Cached) string {
-	text := fmt.Sprintf("%s of %s reserved is free, even at the latest peak of %s", table.Bytes(c.Bytes), table.Bytes(c.Reserved), table.Bytes(c.Used))
+	text := fmt.Sprintf("%s of %s reserved is free, even at the latest peak of %s", table.Bytes(c.Bytes), table.Bytes(c.Reserved),
+		table.Bytes(c.Used))
 	if c.Largest != event.Unknown {
 		text += fmt.Sprintf(" (largest piece %s)", table.Bytes(c.Largest))
 	}

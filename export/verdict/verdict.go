@@ -254,5 +254,6 @@ func risen(a *answer.Answer) string {
 		return fmt.Sprintf("PyTorch's blocks rose from %s to %s, and have not changed for %s. ", table.Bytes(before), table.Bytes(now),
 			table.Duration(quiet))
 	}
-	return fmt.Sprintf("PyTorch's blocks rose from %s to %s, +%s/s. ", table.Bytes(before), table.Bytes(now), table.MeanBytes(float64(now-before)/a.Length().Seconds()))
+	return fmt.Sprintf("PyTorch's blocks rose from %s to %s, +%s/s. ", table.Bytes(before), table.Bytes(now),
+		table.MeanBytes(float64(now-before)/a.Length().Seconds()))
 }

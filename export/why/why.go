@@ -30,21 +30,25 @@ func causeText(c *oom.Case) string {
 	asked := fmt.Sprintf("%s asked for %s", line(c.Site), table.Bytes(c.Requested))
 	switch c.Decision {
 	case oom.DriverError:
-		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
+		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"),
+			roomText(c))
 	case oom.AbsurdRequest:
 		return absurdText(c, asked)
 	case oom.Leak:
 		return leakText(c)
 	case oom.Fragmentation:
-		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s", asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
+		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s",
+			asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
-		return fmt.Sprintf("free, but in another pool: %s, and %s was free in %s, which a request outside of it cannot use; %s", asked, table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c))
+		return fmt.Sprintf("free, but in another pool: %s, and %s was free in %s, which a request outside of it cannot use; %s", asked,
+			table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c))
 	case oom.Limit:
 		return limitText(c, asked)
 	case oom.OtherProcess:
 		return othersText(c, asked)
 	case oom.OutsidePyTorch:
-		return fmt.Sprintf("memory outside PyTorch: %s, and %s is held beside PyTorch's allocator: %s%s", asked, table.Bytes(c.Other.Bytes), ownersText(c), moreInside(c))
+		return fmt.Sprintf("memory outside PyTorch: %s, and %s is held beside PyTorch's allocator: %s%s", asked, table.Bytes(c.Other.Bytes),
+			ownersText(c), moreInside(c))
 	case oom.PendingFrees:
 		return fmt.Sprintf("freed, but waiting for another stream: %s, and %s waits; %s", asked, table.Bytes(c.Torch.Pending), roomText(c))
 	case oom.EarlierAttempt:
@@ -163,7 +167,8 @@ func elsewhereText(c *oom.Case) (out string) {
 		out += " of " + table.Bytes(least.Total)
 	}
 	if c.Gathered > 0 {
-		out += fmt.Sprintf(": nn.DataParallel gathered the outputs of all GPUs on %s, %s in this step. Compute the loss inside the module, or use DistributedDataParallel", c.Device, table.Bytes(c.Gathered))
+		out += fmt.Sprintf(": nn.DataParallel gathered the outputs of all GPUs on %s, %s in this step. Compute the loss inside the module, or "+
+			"use DistributedDataParallel", c.Device, table.Bytes(c.Gathered))
 	}
 	return out
 }
@@ -182,7 +187,8 @@ func spareText(c *oom.Case) (out string) {
 	if t.Reserved == event.Unknown || c.Async {
 		return ""
 	}
-	if free := t.Reserved - min(t.Reserved, t.Allocated); t.Allocated != event.Unknown && c.Decision != oom.Fragmentation && c.Decision != oom.PrivatePool && free >= max(leastSpare, t.Reserved/spareShare) {
+	if free := t.Reserved - min(t.Reserved, t.Allocated); t.Allocated != event.Unknown && c.Decision != oom.Fragmentation &&
+		c.Decision != oom.PrivatePool && free >= max(leastSpare, t.Reserved/spareShare) {
 		out += fmt.Sprintf(". Of %s reserved %s is free", table.Bytes(t.Reserved), table.Bytes(free))
 		if len(c.Pools) > 0 {
 			out += ", in pieces of at most " + table.Bytes(largestOf(c))
@@ -243,7 +249,8 @@ func alsoText(c *oom.Case) (out string) {
 		switch {
 		case x.Decision == c.Decision, x.Decision == oom.Loading, isEarlier(x.Decision), x.Decision == oom.LoadedTwice, x.Bytes == event.Unknown,
 			x.Decision == oom.LargerStep && (c.Larger || isEarlier(c.Decision)):
-		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes && x.Decision != oom.LargerStep: // the request itself is what is larger
+		case slices.Contains(c.Also, x.Decision), c.Decision == oom.DriverError && x.Alone == oom.Yes &&
+			x.Decision != oom.LargerStep: // the request itself is what is larger
 			enough = append(enough, nameOf(c, x))
 		case c.Decision == oom.Full && !c.Larger && x.Alone == oom.No && c.Need != event.Unknown && x.Bytes >= c.Need/2:
 			short = append(short, nameOf(c, x))
@@ -329,7 +336,8 @@ func roomText(c *oom.Case) string {
 	case c.Free != event.Unknown:
 		return fmt.Sprintf("%s of the device was free", table.Bytes(c.Free))
 	case c.Unseen > 0:
-		return fmt.Sprintf("this process has %s of the device's %s", table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)), table.Bytes(c.Total))
+		return fmt.Sprintf("this process has %s of the device's %s", table.Bytes(figures.Add(c.Torch.Reserved, c.Other.Bytes)),
+			table.Bytes(c.Total))
 	}
 	if c.Total != event.Unknown && c.Total != 0 {
 		return "the device has " + table.Bytes(c.Total)
@@ -385,11 +393,13 @@ func watermarkText(c *oom.Case) string {
 	case c.Limit == event.Unknown:
 		return "how much it may have is not known"
 	case c.LimitBelow != 0:
-		return fmt.Sprintf("may have at least %s and less than %s (%s, or set_per_process_memory_fraction)", table.Bytes(c.Limit), table.Bytes(c.LimitBelow), name)
+		return fmt.Sprintf("may have at least %s and less than %s (%s, or set_per_process_memory_fraction)", table.Bytes(c.Limit),
+			table.Bytes(c.LimitBelow), name)
 	case c.Total == event.Unknown || c.Total == 0:
 		return "may have " + table.Bytes(c.Limit)
 	}
-	return fmt.Sprintf("may have %s: %.3g (%s) x %s (recommendedMaxWorkingSetSize)", table.Bytes(c.Limit), float64(c.Limit)/float64(c.Total), name, table.Bytes(c.Total))
+	return fmt.Sprintf("may have %s: %.3g (%s) x %s (recommendedMaxWorkingSetSize)", table.Bytes(c.Limit), float64(c.Limit)/float64(c.Total),
+		name, table.Bytes(c.Total))
 }
 
 // allocatedText describes PyTorch's memory by its largest parts.
@@ -432,7 +442,8 @@ func fullText(c *oom.Case, asked string) string {
 // largerText describes a step that needs more than the earlier ones.
 func largerText(c *oom.Case, asked string) string {
 	if c.State > 0 {
-		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked, allocatedText(c), roomText(c), withinText(c))
+		return fmt.Sprintf("full in the first step of the optimizer: %s with %s; %s. Forward and backward had fitted%s", asked,
+			allocatedText(c), roomText(c), withinText(c))
 	}
 	what, room := "full", roomText(c)
 	if limits(c) {
@@ -507,7 +518,8 @@ func castsText(c *oom.Case) string {
 // fillText describes what a line has allocated on the device.
 func fillText(c *oom.Case) string {
 	g := &c.Fill
-	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) + heldText(g)
+	return fmt.Sprintf("%s has put %s there, %s, before any step", line(g.Site), table.Plural(g.Objects, "block"), table.Bytes(g.Bytes)) +
+		heldText(g)
 }
 
 // doubtText says why growth may have ended before the request.

@@ -49,74 +49,95 @@ func TestAlone(t *testing.T) {
 }
 
 // TestText: what a sentence says beyond its decision.
+// texts has, for each sentence or part of one, the change to a case that makes it.
+var texts = map[string]func(c *oom.Case){
+	"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it is held by list " +
+		"in eval": func(c *oom.Case) {
+		c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB,
+			Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+	},
+	"both are in use until it is made, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
+		c.Joined = oom.Growth{Site: "eval.py:3 eval", Count: heap.Count{Objects: 40, Bytes: oomGiB}}
+	},
+	"In the last 2.5 s memory rose from 1.0 GiB: eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
+		c.Time, c.Since, c.Low = 4e9, 15e8, oomGiB
+		c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+	},
+	"still in use, 20.0 GiB": func(c *oom.Case) {
+		c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+	},
+	"20.0 GiB. If a graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+		c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Places: 3,
+			Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+	},
+	"held by total.grad_fn. A graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+		c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1,
+			Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+	},
+	"The optimizer was making its state, of which 3.0 GiB is there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
+	"full: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. The steps " +
+		"before peaked at 2.0 GiB. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too, held by checkpoint. " +
+		"If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
+		c.Loaded = oom.Leftover{Site: "resume.py:4 main", Holder: "checkpoint", Count: heap.Count{Bytes: 3 * oomGiB}}
+	},
+	"loaded twice, by the sizes: train.py:9 main asked for 1.0 GiB; 512.0 MiB of the device was free. 3.0 GiB that resume.py:4 main " +
+		"loaded has the sizes of parameters that are there too. If it was copied into them, load it with map_location=\"cpu\", or " +
+		"drop it": func(c *oom.Case) {
+		c.Decision, c.Loaded = oom.LoadedTwice, oom.Leftover{Site: "resume.py:4 main", Holder: view.NoHolder,
+			Count: heap.Count{Bytes: 3 * oomGiB}}
+	},
+	"memory of an earlier attempt: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the " +
+		"device was free. 9.0 GiB is left of an attempt that failed 2.0 s before, when 4.0 GiB was refused: tuner.tried['b'] keeps its " +
+		"exception, whose traceback keeps the variables of its frames: keep str(error)": func(c *oom.Case) {
+		c.Decision, c.Time = oom.EarlierAttempt, 5e9
+		c.Attempt.Holder, c.Attempt.Count = "tuner.tried['b'].__traceback__.tb_frame", heap.Count{Bytes: 9 * oomGiB}
+		c.Attempt.Time, c.Attempt.Requested = 3e9, 4*oomGiB
+	},
+	"was refused. If its exception is kept, that keeps the variables of its frames: keep only str(error), and leave the except block " +
+		"before the next attempt": func(c *oom.Case) {
+		c.Time, c.Attempt = 5e9, oom.Attempt{Time: 3e9, Leftover: oom.Leftover{Holder: view.NoHolder, Count: heap.Count{Bytes: 9 * oomGiB}}}
+	},
+	"Within this step the activations of 14 inputs that train.py:5 batch brought are in use, about 1.0 GiB of each. Where their losses do " +
+		"not depend on each other, call backward() for each: a sum keeps them all": func(c *oom.Case) {
+		c.Passes = oom.Passes{Site: "train.py:5 batch", Count: 14, Each: oomGiB}
+	},
+	"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
+		c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
+	},
+	"in earlier steps, by a replay that is an estimate": func(c *oom.Case) {
+		c.Decision, c.Replay = oom.Fragmentation,
+			&oom.Replay{Outcome: oom.Fits}
+	},
+	"this request fits, by a replay; whether what would have followed it does is not known": func(c *oom.Case) {
+		c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.FitsOnce}
+	},
+	"With expandable_segments:True net.py:5 forward fails too, in step 3, by a replay": func(c *oom.Case) {
+		c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward", Step: 3}
+	},
+	"net.py:5 forward fails too, by a replay": func(c *oom.Case) {
+		c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward"}
+	},
+	"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device was " +
+		"free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+		c.Categories = []oom.Sum{{Name: phases.NoCategory, Count: heap.Count{Bytes: 16 * oomGiB}},
+			{Name: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}}}
+		c.Top = []oom.Holding{
+			{Site: "a.py:1 load", Holder: "x", Category: phases.NoCategory, Count: heap.Count{Bytes: 8 * oomGiB}},
+			{Site: "b.py:1 f", Category: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}},
+			{Site: "a.py:1 load", Holder: "y", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+			{Site: "c.py:1 g", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+		}
+	},
+	"Private pools keep 3.0 GiB free, in pieces of at most 512.0 MiB. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+		c.Pools = []oom.PoolFree{
+			{Request: true, Private: true, Free: 5 * oomGiB}, {Private: true, Free: oomGiB, Largest: 512 * oomMiB},
+			{Private: true, Free: 2 * oomGiB, Largest: 128 * oomMiB}, {Free: oomGiB, Largest: oomGiB},
+		}
+	},
+}
+
 func TestText(t *testing.T) {
-	for want, change := range map[string]func(c *oom.Case){
-		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB; 19.0 GiB of it is held by list in eval": func(c *oom.Case) {
-			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"both are in use until it is made, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {
-			c.Joined = oom.Growth{Site: "eval.py:3 eval", Count: heap.Count{Objects: 40, Bytes: oomGiB}}
-		},
-		"In the last 2.5 s memory rose from 1.0 GiB: eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB": func(c *oom.Case) {
-			c.Time, c.Since, c.Low = 4e9, 15e8, oomGiB
-			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"still in use, 20.0 GiB": func(c *oom.Case) {
-			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"20.0 GiB. If a graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
-			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Places: 3, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"held by total.grad_fn. A graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
-			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
-		},
-		"The optimizer was making its state, of which 3.0 GiB is there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
-		"full: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. The steps before peaked at 2.0 GiB. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too, held by checkpoint. If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
-			c.Loaded = oom.Leftover{Site: "resume.py:4 main", Holder: "checkpoint", Count: heap.Count{Bytes: 3 * oomGiB}}
-		},
-		"loaded twice, by the sizes: train.py:9 main asked for 1.0 GiB; 512.0 MiB of the device was free. 3.0 GiB that resume.py:4 main loaded has the sizes of parameters that are there too. If it was copied into them, load it with map_location=\"cpu\", or drop it": func(c *oom.Case) {
-			c.Decision, c.Loaded = oom.LoadedTwice, oom.Leftover{Site: "resume.py:4 main", Holder: view.NoHolder, Count: heap.Count{Bytes: 3 * oomGiB}}
-		},
-		"memory of an earlier attempt: train.py:9 main asked for 1.0 GiB with 22.0 GiB allocated and 23.0 GiB reserved; 512.0 MiB of the device was free. 9.0 GiB is left of an attempt that failed 2.0 s before, when 4.0 GiB was refused: tuner.tried['b'] keeps its exception, whose traceback keeps the variables of its frames: keep str(error)": func(c *oom.Case) {
-			c.Decision, c.Time = oom.EarlierAttempt, 5e9
-			c.Attempt.Holder, c.Attempt.Count = "tuner.tried['b'].__traceback__.tb_frame", heap.Count{Bytes: 9 * oomGiB}
-			c.Attempt.Time, c.Attempt.Requested = 3e9, 4*oomGiB
-		},
-		"was refused. If its exception is kept, that keeps the variables of its frames: keep only str(error), and leave the except block before the next attempt": func(c *oom.Case) {
-			c.Time, c.Attempt = 5e9, oom.Attempt{Time: 3e9, Leftover: oom.Leftover{Holder: view.NoHolder, Count: heap.Count{Bytes: 9 * oomGiB}}}
-		},
-		"Within this step the activations of 14 inputs that train.py:5 batch brought are in use, about 1.0 GiB of each. Where their losses do not depend on each other, call backward() for each: a sum keeps them all": func(c *oom.Case) {
-			c.Passes = oom.Passes{Site: "train.py:5 batch", Count: 14, Each: oomGiB}
-		},
-		"With expandable_segments:True it would not have failed, nor what followed it in earlier steps, by a replay": func(c *oom.Case) {
-			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fits}
-		},
-		"in earlier steps, by a replay that is an estimate": func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Outcome: oom.Fits} },
-		"this request fits, by a replay; whether what would have followed it does is not known": func(c *oom.Case) {
-			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.FitsOnce}
-		},
-		"With expandable_segments:True net.py:5 forward fails too, in step 3, by a replay": func(c *oom.Case) {
-			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward", Step: 3}
-		},
-		"net.py:5 forward fails too, by a replay": func(c *oom.Case) {
-			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Outcome: oom.Fails, Site: "net.py:5 forward"}
-		},
-		"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device was free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
-			c.Categories = []oom.Sum{{Name: phases.NoCategory, Count: heap.Count{Bytes: 16 * oomGiB}}, {Name: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}}}
-			c.Top = []oom.Holding{
-				{Site: "a.py:1 load", Holder: "x", Category: phases.NoCategory, Count: heap.Count{Bytes: 8 * oomGiB}},
-				{Site: "b.py:1 f", Category: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}},
-				{Site: "a.py:1 load", Holder: "y", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
-				{Site: "c.py:1 g", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
-			}
-		},
-		"Private pools keep 3.0 GiB free, in pieces of at most 512.0 MiB. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
-			c.Pools = []oom.PoolFree{
-				{Request: true, Private: true, Free: 5 * oomGiB}, {Private: true, Free: oomGiB, Largest: 512 * oomMiB},
-				{Private: true, Free: 2 * oomGiB, Largest: 128 * oomMiB}, {Free: oomGiB, Largest: oomGiB},
-			}
-		},
-	} {
+	for want, change := range texts {
 		requireText(t, want, change)
 	}
 }

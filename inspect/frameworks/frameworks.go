@@ -33,7 +33,8 @@ type row struct {
 
 // rows are the frameworks that are known, what is named first in front. libc10 is PyTorch's, also without a GPU.
 var rows = []row{
-	{name: Torch, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"}, file: "../version.py"},
+	{name: Torch, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"},
+		file: "../version.py"},
 	{name: "JAX", globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
 	{name: "TensorFlow", globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
 	{name: CuPy, globs: []string{"_softlink.cpython-*.so"}, file: "../../cupy/_version.py"},

@@ -11,7 +11,8 @@ import (
 
 func TestParseVersion(t *testing.T) {
 	for name, c := range map[string]struct{ text, torch, cuda string }{
-		"2.15": {"from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n__version__ = '2.15.0+cu130'\n" +
+		"2.15": {"from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n__version__ = " +
+			"'2.15.0+cu130'\n" +
 			"debug = False\ncuda: Optional[str] = '13.0'\ngit_version = 'abc'\nhip: Optional[str] = None\n", "2.15.0+cu130", "13.0"},
 		"1.13":                     {"__version__ = '1.13.1'\ndebug = False\ncuda = '11.7'\ngit_version = 'x'\nhip = None\n", "1.13.1", "11.7"},
 		"CPU":                      {"__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n", "2.6.0+cpu", ""},

@@ -95,7 +95,8 @@ func (r *reading) copyStopped(over func() bool, may bool) (live *liveBlocks, aga
 	r.begin(l)
 	pages := memory.CountPages(l.present)
 	if copied := r.im.CopyHeap(r.im.BuffersLast(l.present), over); copied < pages {
-		r.note("of %d MiB of its memory %d were copied while the process was stopped, for %v at most: what is said is confirmed as of a running one",
+		r.note("of %d MiB of its memory %d were copied while the process was stopped, for %v at most: what is said is confirmed as of a "+
+			"running one",
 			pages>>8, copied>>8, r.options.Freeze)
 	}
 	return live, false, nil

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package holders names the holders of GPU memory: for every live block of PyTorch's caching allocator and of CuPy's pool, the
-// tensors whose storage it is, or the arrays in it, and a path to them from a module, a frame or a thread of the Python program, or through the autograd
+// tensors whose storage it is, or the arrays in it, and a path to them from a module, a frame or a thread of the Python program, or
+// through the autograd
 // graph. Everything is learnt by reading the process's memory from outside; nothing runs in it.
 package holders
 

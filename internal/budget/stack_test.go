@@ -115,9 +115,10 @@ func TestNotComputed(t *testing.T) {
 		insns asm.Instructions
 		want  string
 	}{
-		"empty":       {nil, "no instructions"},
-		"recursion":   {append(function("a", call("b"), asm.Return()), function("b", call("a"), asm.Return())...), "a calls itself"},
-		"tail call":   {append(function("a", call("b"), asm.Return()), function("b", asm.FnTailCall.Call(), asm.Return())...), "b, instruction 0 is a tail call"},
+		"empty":     {nil, "no instructions"},
+		"recursion": {append(function("a", call("b"), asm.Return()), function("b", call("a"), asm.Return())...), "a calls itself"},
+		"tail call": {append(function("a", call("b"), asm.Return()), function("b", asm.FnTailCall.Call(), asm.Return())...),
+			"b, instruction 0 is a tail call"},
 		"missing":     {function("a", call("b"), asm.Return()), `a calls "b", which is not there`},
 		"no end":      {function("a", asm.Mov.Imm(asm.R0, 0)), "instruction 0 is the last"},
 		"jump beyond": {function("a", asm.Ja.Label("b"), asm.Return()), "instruction 0 jumps out of the function"},
@@ -143,5 +144,6 @@ func TestCheckMaps(t *testing.T) {
 		"ring":      value(ebpf.RingBuf, MaxValue+1),
 		"rows":      {Type: ebpf.ArrayOfMaps, ValueSize: 4, InnerMap: value(ebpf.Array, 5<<20)},
 	}, 0))
-	require.Empty(t, CheckMaps(map[string]*ebpf.MapSpec{".bss": value(ebpf.Array, MaxValue+1), "threads": value(ebpf.TaskStorage, MaxStorage+1)}, 5<<20))
+	require.Empty(t, CheckMaps(map[string]*ebpf.MapSpec{".bss": value(ebpf.Array, MaxValue+1),
+		"threads": value(ebpf.TaskStorage, MaxStorage+1)}, 5<<20))
 }

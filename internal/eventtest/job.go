@@ -19,8 +19,10 @@ const (
 	Kept          = Report + " /home/a/train.py:30:main"
 	Backward      = Report + " " + torch + "autograd/__init__.py:200:_make_grads " + torch + "autograd/__init__.py:300:backward " +
 		torch + "_tensor.py:600:Tensor.backward /home/a/train.py:21:main"
-	Adam        = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:22:main"
-	AnotherAdam = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:24:main"
+	Adam = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch +
+		"optim/adam.py:200:Adam.step /home/a/train.py:22:main"
+	AnotherAdam = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch +
+		"optim/adam.py:200:Adam.step /home/a/train.py:24:main"
 	// A library's loop that gives the optimizer all of the step, as Lightning's does: what the library and the program allocate in it, and the
 	// backward pass as a mark.
 	Closed         = Report + " /usr/lib/python3/site-packages/light/closure.py:80:result" + closed
@@ -28,9 +30,10 @@ const (
 	ClosedBackward = record + " " + torch + "autograd/graph.py:1113:_engine_run_backward" + closed
 	closed         = " " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
 
-	Closure    = Report + " /home/a/train.py:50:closure " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
-	Stepped    = record + " " + torch + "optim/optimizer.py:551:Optimizer.profile_hook_step.<locals>.wrapper /home/a/train.py:22:main" // a mark
-	Loaded     = record + " " + torch + "utils/data/dataloader.py:721:_BaseDataLoaderIter.__next__ /home/a/train.py:19:main"           // likewise
+	Closure = Report + " /home/a/train.py:50:closure " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
+	// Stepped and Loaded mark a step of an optimizer and one of a data loader.
+	Stepped    = record + " " + torch + "optim/optimizer.py:551:Optimizer.profile_hook_step.<locals>.wrapper /home/a/train.py:22:main"
+	Loaded     = record + " " + torch + "utils/data/dataloader.py:721:_BaseDataLoaderIter.__next__ /home/a/train.py:19:main"
 	DriverCall = "libcudart.so!cudaMalloc libfoo.so!foo /home/a/train.py:60:main"
 )
 
@@ -78,7 +81,8 @@ func (j *Job) Alloc(stack string, requested uint64) (addr uint64) {
 	j.Next += 1 << 30
 	j.total += size
 	j.Live[j.Next] = size
-	j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: j.Next, Size: size, Requested: requested, Allocated: j.total, Stack: j.ID(stack)})
+	j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: j.Next, Size: size, Requested: requested, Allocated: j.total,
+		Stack: j.ID(stack)})
 	return j.Next
 }
 
@@ -94,7 +98,8 @@ func (j *Job) Mark(stack string) {
 // Free frees a block.
 func (j *Job) Free(addr uint64) {
 	j.total -= j.Live[addr]
-	j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: addr, Size: j.Live[addr], Requested: event.Unknown, Allocated: j.total})
+	j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: addr, Size: j.Live[addr], Requested: event.Unknown,
+		Allocated: j.total})
 	delete(j.Live, addr)
 }
 

@@ -110,7 +110,8 @@ func stack(id event.StackID) *event.Stack {
 			break
 		}
 		s.Frames = append(s.Frames, event.Frame{
-			Kind: event.FramePython, Func: fmt.Sprintf("f%d.<locals>.g;%d", id%7, depth), File: "/home/a b/train.py", Line: 10*int(id) + depth, StartLine: 5,
+			Kind: event.FramePython, Func: fmt.Sprintf("f%d.<locals>.g;%d", id%7, depth), File: "/home/a b/train.py", Line: 10*int(id) + depth,
+			StartLine: 5,
 		})
 	}
 	return s

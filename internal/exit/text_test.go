@@ -19,10 +19,12 @@ func TestText(t *testing.T) {
 		"read figures: broken": fmt.Errorf("read figures: %w", errors.New("broken")),
 		"open recording /nosuch/file: no such file or directory": fmt.Errorf("open recording: %w", missing),
 		"open /nosuch/file: no such file or directory":           fmt.Errorf("open /nosuch/file: %w", missing),
-		"read the clock: ask the kernel: broken":                 fmt.Errorf("read the clock: %w", fmt.Errorf("ask the kernel: %w", errors.New("broken"))),
-		"no process 7\n  gputrace lists them":                    With(Nothing, Say("no process 7\n  gputrace lists them", fmt.Errorf("open pid 7: %w: %w", ours, missing))),
-		"alone":                                                  With(Error, errors.New("alone")),
-		"in (broken) the middle: stays":                          fmt.Errorf("in (%w) the middle: stays", errors.New("broken")),
+		"read the clock: ask the kernel: broken": fmt.Errorf("read the clock: %w",
+			fmt.Errorf("ask the kernel: %w", errors.New("broken"))),
+		"no process 7\n  gputrace lists them": With(Nothing,
+			Say("no process 7\n  gputrace lists them", fmt.Errorf("open pid 7: %w: %w", ours, missing))),
+		"alone":                         With(Error, errors.New("alone")),
+		"in (broken) the middle: stays": fmt.Errorf("in (%w) the middle: stays", errors.New("broken")),
 	} {
 		require.Equal(t, want, Text(err))
 	}

@@ -14,7 +14,8 @@ import (
 func TestNumber(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for name, hint := range map[string]func(key int) uint64{
-		"own": func(key int) uint64 { return uint64(key) }, "same": func(int) uint64 { return 7 }, "any": func(int) uint64 { return rng.Uint64() },
+		"own": func(key int) uint64 { return uint64(key) }, "same": func(int) uint64 { return 7 },
+		"any": func(int) uint64 { return rng.Uint64() },
 	} {
 		var x Index[string]
 		want := map[string]uint32{}

@@ -60,10 +60,12 @@ func TestRaise(t *testing.T) {
 // TestCheck: each limit that is too low is named, with its value and what raises it.
 func TestCheck(t *testing.T) {
 	for shell, want := range map[string]string{
-		"ulimit -n 64":      "low: the limit on open files (RLIMIT_NOFILE) is 64, gputrace needs 320: the kernel's maps and programs are files|  ulimit -n 4096, or|  systemd: LimitNOFILE=4096, or|  docker run --ulimit nofile=4096 ...",
+		"ulimit -n 64": "low: the limit on open files (RLIMIT_NOFILE) is 64, gputrace needs 320: the kernel's maps and programs are " +
+			"files|  ulimit -n 4096, or|  systemd: LimitNOFILE=4096, or|  docker run --ulimit nofile=4096 ...",
 		"ulimit -v 2097152": "low: the limit on address space (RLIMIT_AS) is 2 GiB, gputrace needs 4 GiB",
-		"ulimit -t 5":       "low: the limit on CPU time (RLIMIT_CPU) is 5 s, gputrace needs 10 s: the kernel kills what uses more|  ulimit -t unlimited",
-		"ulimit -f 64":      "low: the limit on size of files (RLIMIT_FSIZE) is 64 KiB",
+		"ulimit -t 5": "low: the limit on CPU time (RLIMIT_CPU) is 5 s, gputrace needs 10 s: the kernel kills what uses more|  ulimit " +
+			"-t unlimited",
+		"ulimit -f 64": "low: the limit on size of files (RLIMIT_FSIZE) is 64 KiB",
 	} {
 		require.True(t, strings.HasPrefix(under(t, shell)[0], want), under(t, shell)[0])
 	}

@@ -46,12 +46,15 @@ func TestTargetSetsItsDevices(t *testing.T) {
 		order      string
 	}{
 		{name: "not set", code: hold},
-		{name: "from the start", code: hold, start: []string{"CUDA_VISIBLE_DEVICES=1,0", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}, visible: set("1,0"), order: "PCI_BUS_ID"},
+		{name: "from the start", code: hold, start: []string{"CUDA_VISIBLE_DEVICES=1,0", "CUDA_DEVICE_ORDER=PCI_BUS_ID"}, visible: set("1,0"),
+			order: "PCI_BUS_ID"},
 		{name: "empty", code: hold, start: []string{"CUDA_VISIBLE_DEVICES="}, visible: set("")},
 		{name: "set later", code: `import os; os.environ["CUDA_VISIBLE_DEVICES"] = "3"; ` + hold, visible: set("3")},
-		{name: "changed", code: `import os; os.environ["CUDA_VISIBLE_DEVICES"] = "3"; ` + hold, start: []string{"CUDA_VISIBLE_DEVICES=1"}, visible: set("3")},
+		{name: "changed", code: `import os; os.environ["CUDA_VISIBLE_DEVICES"] = "3"; ` + hold, start: []string{"CUDA_VISIBLE_DEVICES=1"},
+			visible: set("3")},
 		{name: "removed", code: `import os; del os.environ["CUDA_VISIBLE_DEVICES"]; ` + hold, start: []string{"CUDA_VISIBLE_DEVICES=1"}},
-		{name: "among many", code: `import os; [os.environ.__setitem__("X%d" % i, "y" * i) for i in range(5000)]; os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"; ` + hold, order: "PCI_BUS_ID"},
+		{name: "among many", code: `import os; [os.environ.__setitem__("X%d" % i, "y" * i) for i in range(5000)]; ` +
+			`os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"; ` + hold, order: "PCI_BUS_ID"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := started(t, tt.start, "python3", "-c", tt.code)
@@ -114,10 +117,12 @@ func TestReadEnvironHostile(t *testing.T) {
 		want   []string
 		fails  string
 	}{
-		"plain":             {memory: image{8: variable, 0x1000: pointer + end, 0x2000000: "A=1\x00rest"}, want: []string{"A=1"}},
-		"cleared":           {memory: image{8: end}},
-		"long":              {memory: image{8: variable, 0x1000: pointer + end, 0x2000000: "A=" + strings.Repeat("x", 2*maxVariable)}, want: []string{"A=" + strings.Repeat("x", maxVariable-2)}},
-		"without end":       {memory: image{8: variable, 0x1000: strings.Repeat(pointer, maxVariables+1), 0x2000000: "A=1\x00"}, fails: "more than"},
+		"plain":   {memory: image{8: variable, 0x1000: pointer + end, 0x2000000: "A=1\x00rest"}, want: []string{"A=1"}},
+		"cleared": {memory: image{8: end}},
+		"long": {memory: image{8: variable, 0x1000: pointer + end, 0x2000000: "A=" + strings.Repeat("x", 2*maxVariable)},
+			want: []string{"A=" + strings.Repeat("x", maxVariable-2)}},
+		"without end": {memory: image{8: variable, 0x1000: strings.Repeat(pointer, maxVariables+1), 0x2000000: "A=1\x00"},
+			fails: "more than"},
 		"no list":           {memory: image{8: variable}, fails: "no such"},
 		"no string":         {memory: image{8: variable, 0x1000: pointer + end}, fails: "string at 0x2000000"},
 		"string not closed": {memory: image{8: variable, 0x1000: pointer + end, 0x2000000: "A=1"}, fails: "string at 0x2000000"},

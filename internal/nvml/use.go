@@ -60,7 +60,8 @@ func (r *Reading) use(t *Target, d *Device, ordinal int) Use {
 	case d.Err != nil:
 		u.Err = d.Err
 	case p == nil && r.foreign(t):
-		u.Err = fmt.Errorf("%w: its processes are those of another PID namespace (run gputrace where the driver's PIDs are known: on the host, or in a container with --pid=host)", ErrNotListed)
+		u.Err = fmt.Errorf("%w: its processes are those of another PID namespace (run gputrace where the driver's PIDs are known: on the "+
+			"host, or in a container with --pid=host)", ErrNotListed)
 	case p == nil:
 		u.Err = fmt.Errorf("%w: in a container, without the host's PIDs, it cannot", ErrNotListed)
 	case p.Used == Unknown:

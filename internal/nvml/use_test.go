@@ -12,7 +12,8 @@ import (
 // whole is a GPU that is used as a whole.
 func whole(index int, processes ...Process) Device {
 	uuid := []string{"GPU-aaaa-0", "GPU-aabb-1", "GPU-bbbb-2"}[index]
-	return Device{Index: index, Minor: index, Product: "H200", UUID: uuid, GPU: uuid, MIG: -1, GPUInstance: -1, ComputeInstance: -1, Processes: processes}
+	return Device{Index: index, Minor: index, Product: "H200", UUID: uuid, GPU: uuid, MIG: -1, GPUInstance: -1, ComputeInstance: -1,
+		Processes: processes}
 }
 
 // part is a MIG device.
@@ -123,7 +124,8 @@ func TestOf(t *testing.T) {
 		want    []use
 		unknown bool // which device is which
 	}{
-		{name: "listed", devices: []Device{whole(0, other, Process{mine, 10}), whole(1)}, want: []use{{0, 0, 10, nil}, {1, 1, Unknown, ErrNotListed}}},
+		{name: "listed", devices: []Device{whole(0, other, Process{mine, 10}), whole(1)},
+			want: []use{{0, 0, 10, nil}, {1, 1, Unknown, ErrNotListed}}},
 		{name: "second of two", devices: []Device{whole(0, other), whole(1, Process{mine, 10})}, visible: set("1"), want: []use{{0, 1, 10, nil}}},
 		{name: "not listed", devices: []Device{whole(0, other), whole(1)}, want: all},
 		{name: "blind", devices: []Device{whole(0), whole(1)}, want: all},
@@ -134,7 +136,8 @@ func TestOf(t *testing.T) {
 		{name: "inner number", devices: []Device{whole(0, Process{inner, 10})}, want: []use{{0, 0, 10, nil}}},
 		{name: "inner number of somebody else", devices: []Device{whole(0, Process{inner, 10})}, exists: []int{inner}, want: all[:1]},
 		{name: "in a container, own numbers", devices: []Device{whole(0, Process{mine, 10})}, inner: true, want: []use{{0, 0, 10, nil}}},
-		{name: "in a container, the host's numbers", devices: []Device{whole(0, Process{mine, 10}, Process{88888, 3})}, inner: true, want: all[:1]},
+		{name: "in a container, the host's numbers", devices: []Device{whole(0, Process{mine, 10}, Process{88888, 3})}, inner: true,
+			want: all[:1]},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

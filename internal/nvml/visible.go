@@ -71,7 +71,8 @@ func ordered(gpus []gpu, order string) error {
 	}
 	for _, g := range gpus {
 		if first := gpus[0][0].Product; g[0].Product != first {
-			return fmt.Errorf("%w: CUDA numbers %s and %s by their speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the job", ErrOrder, first, g[0].Product)
+			return fmt.Errorf("%w: CUDA numbers %s and %s by their speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the job", ErrOrder, first,
+				g[0].Product)
 		}
 	}
 	return nil

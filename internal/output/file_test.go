@@ -77,7 +77,8 @@ func TestWriteOutputName(t *testing.T) {
 		require.EqualError(t, Write(path, false, false, put("")), want)
 	}
 	long := filepath.Join(t.TempDir(), strings.Repeat("x", 300))
-	require.EqualError(t, Write(long, false, false, put("")), "output "+long+": nothing can be made in "+filepath.Dir(long)+": file name too long\n  give another folder with -o")
+	require.EqualError(t, Write(long, false, false, put("")), "output "+long+": nothing can be made in "+filepath.Dir(long)+
+		": file name too long\n  give another folder with -o")
 	_, err := CreateFolder("/proc/out", &Results{})
 	require.EqualError(t, err, "output /proc/out: nothing can be made in /proc: no such file or directory\n  give another folder with -o")
 	path := filepath.Join(t.TempDir(), "x.svg")

@@ -57,7 +57,8 @@ func CheckFolder(path string, r *Results) error {
 	case st.IsDir() && locked(path):
 		return busyError(path)
 	case !r.Force && r.cutOff(path):
-		return exit.Say(fmt.Sprintf("output %s holds a recording that was cut off, which gputrace report %s opens: give another with -o, or --force to replace it",
+		return exit.Say(fmt.Sprintf("output %s holds a recording that was cut off, which gputrace report %s opens: give another with -o, or "+
+			"--force to replace it",
 			path, path), existsError(path))
 	case !r.Force:
 		return existsError(path)

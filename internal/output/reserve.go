@@ -104,7 +104,8 @@ func (v *Reservation) prove() error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		why = "make room, or " + why
 	}
-	return exit.Say(fmt.Sprintf("output %s: the first %d KiB of a recording cannot be written: %v\n  %s", v.path, least>>10, underName(err, name), why), err)
+	return exit.Say(fmt.Sprintf("output %s: the first %d KiB of a recording cannot be written: %v\n  %s", v.path, least>>10,
+		underName(err, name), why), err)
 }
 
 // killedFor is how long a gputrace that was killed can still hold its lock: the kernel removes its probes first.

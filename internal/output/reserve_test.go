@@ -119,9 +119,10 @@ func TestReserveNoPlace(t *testing.T) {
 		defer func() { require.NoError(t, exec.Command("umount", at).Run()) }()
 	}
 	for path, want := range map[string]string{
-		file:            "exists already and is not a folder: give another with -o",
-		file + "/x":     "is not a folder",
-		full + "/x":     "the first 256 KiB of a recording cannot be written: no space left on device\n  make room, or give another folder with -o",
+		file:        "exists already and is not a folder: give another with -o",
+		file + "/x": "is not a folder",
+		full + "/x": "the first 256 KiB of a recording cannot be written: no space left on device\n  make room, or give another folder " +
+			"with -o",
 		readOnly + "/x": "read-only file system\n  give another folder with -o",
 		filepath.Join(dir, strings.Repeat("x", 300)): "file name too long",
 		filepath.Join(dir, strings.Repeat("x", 250)): "file name too long",

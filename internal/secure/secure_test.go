@@ -68,7 +68,8 @@ func withCapability(t *testing.T) string {
 func TestEnvironment(t *testing.T) {
 	file := withCapability(t)
 	unsafe := []string{
-		"LD_LIBRARY_PATH=/usr/local/cuda/lib64", "LD_PRELOAD=libjemalloc.so.2", "TMPDIR=/tmp", "TZDIR=/usr/share/zoneinfo", "MALLOC_TRACE=/dev/null",
+		"LD_LIBRARY_PATH=/usr/local/cuda/lib64", "LD_PRELOAD=libjemalloc.so.2", "TMPDIR=/tmp", "TZDIR=/usr/share/zoneinfo",
+		"MALLOC_TRACE=/dev/null",
 		"GCONV_PATH=/tmp", "LD_AUDIT=/tmp/none.so", "GLIBC_TUNABLES=glibc.malloc.check=3", "RES_OPTIONS=debug",
 	}
 	all := append([]string{"A=b"}, unsafe...)

@@ -81,13 +81,15 @@ func TestPhasesAreSeen(t *testing.T) {
 	require.NotEmpty(t, withPhases(60, pass(6), 12).phases(50))
 	require.Empty(t, withPhases(600, pass(6), 12).phases(50), "more screens than columns have room for")
 	require.NotEmpty(t, withPhases(600, pass(36), 72).phases(50))
-	mixed := []PhaseSpan{{"forward", 1, 1.5}, {"optimizer", 2, 2.1}, {"zero_grad", 5, 5.2}, {"backward", 7, 25}, {"forward", 25.5, 25.5}, {"forward", 29.2, 29.3}}
+	mixed := []PhaseSpan{{"forward", 1, 1.5}, {"optimizer", 2, 2.1}, {"zero_grad", 5, 5.2}, {"backward", 7, 25}, {"forward", 25.5, 25.5},
+		{"forward", 29.2, 29.3}}
 	require.Equal(t, " · ·┃backward· ·", phaseRow(withPhases(32, mixed, 100), 16), "shorter than half a column: a dot")
 }
 
 // The row has the time of the curve above it and of the steps.
 func TestPhasesInTime(t *testing.T) {
-	require.Equal(t, "  ┃forward━━━━━━━┃backward━━━━", phaseRow(withPhases(57, []PhaseSpan{{"forward", 0, 30}, {"backward", 30.2, 90}}, 100), 30))
+	require.Equal(t, "  ┃forward━━━━━━━┃backward━━━━", phaseRow(withPhases(57, []PhaseSpan{{"forward", 0, 30}, {"backward", 30.2, 90}}, 100),
+		30))
 	m := slow(47)
 	const now = " ┃fwd━━━┃backward━┃o ┃f━"
 	require.Equal(t, now, phaseRow(m, 24))

@@ -94,7 +94,8 @@ func (m *Model) header(s *Screen) []string {
 	if s.Lost > 0 {
 		lost = styleBad.Render("lost " + table.Plural(s.Lost, "event"))
 	}
-	first := join(styleHead.Render(strings.Join(names, ", ")), fmt.Sprintf(" · %s · %s allocations/s · ", elapsed(s.Elapsed), table.Count(uint64(math.Round(s.Rate))))+lost, m.width)
+	first := join(styleHead.Render(strings.Join(names, ", ")), fmt.Sprintf(" · %s · %s allocations/s · ", elapsed(s.Elapsed),
+		table.Count(uint64(math.Round(s.Rate))))+lost, m.width)
 	return append([]string{first, m.bar(&s.Memory), m.equation(&s.Memory)}, m.verdict(s)...)
 }
 
@@ -138,7 +139,8 @@ func (m *Model) bar(u *Memory) string {
 		bytes uint64
 		style lipgloss.Style
 		mark  string
-	}{{value(u.Allocated), styleUse, "█"}, {value(u.Cached), styleCached, "▓"}, {u.Other, styleOther, "▒"}, {positive(u.Unexplained), styleNotKnown, "▒"}} {
+	}{{value(u.Allocated), styleUse, "█"}, {value(u.Cached), styleCached, "▓"}, {u.Other, styleOther, "▒"},
+		{positive(u.Unexplained), styleNotKnown, "▒"}} {
 		so += float64(part.bytes)
 		end := min(width, int(so/full*float64(width)+0.5))
 		if end > drawn {
@@ -179,8 +181,10 @@ func (m *Model) equation(u *Memory) string {
 		}
 		return table.Bytes(*n)
 	}
-	use, cached, other, rest := styleUse.Render("█")+" ", styleCached.Render("▓")+" ", styleOther.Render("▒")+" ", styleNotKnown.Render("▒")+" "
-	long := use + "allocated " + text(u.Allocated) + " + " + cached + "in cache " + text(u.Cached) + " + " + other + "other " + table.Bytes(u.Other)
+	use, cached, other, rest := styleUse.Render("█")+" ", styleCached.Render("▓")+" ", styleOther.Render("▒")+" ",
+		styleNotKnown.Render("▒")+" "
+	long := use + "allocated " + text(u.Allocated) + " + " + cached + "in cache " + text(u.Cached) + " + " + other + "other " +
+		table.Bytes(u.Other)
 	short := use + text(u.Allocated) + " blocks + " + cached + text(u.Cached) + " cache"
 	if u.Other > 0 {
 		short += " + " + other + table.Bytes(u.Other) + " other"
@@ -376,7 +380,8 @@ func (m *Model) footer(s *Screen) string {
 	if m.filter != nil {
 		state += "only /" + string(m.query) + ", esc: all · "
 	}
-	for _, keys := range []string{"q quit  ? help  tab table  s sort  / filter  space pause  ←→ time  enter stacks", "q quit  ? help  tab table  / filter"} {
+	for _, keys := range []string{"q quit  ? help  tab table  s sort  / filter  space pause  ←→ time  enter stacks",
+		"q quit  ? help  tab table  / filter"} {
 		if ansi.StringWidth(state+keys) <= m.width {
 			return styleWarn.Render(state) + styleDim.Render(keys)
 		}

@@ -254,5 +254,6 @@ func (m *Model) scrolled(lines []string) []string {
 		return lines[m.scroll:]
 	}
 	out := append([]string(nil), lines[m.scroll:m.scroll+room-1]...)
-	return append(out, styleWarn.Render(fmt.Sprintf("  %s below: down, pgdown", table.Plural(uint64(len(lines)-m.scroll-room+1), "more line"))))
+	return append(out, styleWarn.Render(fmt.Sprintf("  %s below: down, pgdown", table.Plural(uint64(len(lines)-m.scroll-room+1),
+		"more line"))))
 }

@@ -43,7 +43,8 @@ type Live struct {
 
 // NewLive is a feed of a recorder whose Run is called elsewhere.
 func NewLive(r *recorder.Recorder) *Live {
-	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}, peaks: map[int]*Peak{}, spans: map[int]*phases.Spans{}}
+	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}, peaks: map[int]*Peak{},
+		spans: map[int]*phases.Spans{}}
 }
 
 // Next implements Feed.

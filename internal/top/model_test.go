@@ -44,7 +44,8 @@ func made(second int) *Screen {
 	used := uint64(bytes) + 700<<20
 	rest := int64(100 << 20)
 	return &Screen{
-		Time: time.Unix(int64(second), 0), Elapsed: float64(second), Rate: 15041, Processes: []Process{{PID: 48211, Name: "train.py --layers 12"}},
+		Time: time.Unix(int64(second), 0), Elapsed: float64(second), Rate: 15041,
+		Processes: []Process{{PID: 48211, Name: "train.py --layers 12"}},
 		Memory: Memory{
 			Allocated: n(uint64(bytes)), Cached: n(500 << 20), Other: 100 << 20, Used: &used, Unexplained: &rest, Capacity: n(24 << 30),
 			Peak: n(uint64(peak)),
@@ -53,13 +54,16 @@ func made(second int) *Screen {
 		StepCount: 2 * second, StepTime: 42,
 		Tables: map[By][]Row{
 			ByLine: {
-				{Name: "train.py:41", Function: "main", File: "/home/a/train.py", Line: 41, Source: "losses.append(loss)", Bytes: bytes - 900<<20, Blocks: 812, Peak: &peak, PerStep: &growth, Holder: "losses[*]"},
-				{Name: "model.py:88", Function: "Block.forward", File: "/home/a/model.py", Line: 88, Source: "x = x + self.mlp(self.norm(x))", Bytes: 600 << 20, Blocks: 96, Peak: &peak},
+				{Name: "train.py:41", Function: "main", File: "/home/a/train.py", Line: 41, Source: "losses.append(loss)", Bytes: bytes - 900<<20,
+					Blocks: 812, Peak: &peak, PerStep: &growth, Holder: "losses[*]"},
+				{Name: "model.py:88", Function: "Block.forward", File: "/home/a/model.py", Line: 88, Source: "x = x + self.mlp(self.norm(x))",
+					Bytes: 600 << 20, Blocks: 96, Peak: &peak},
 				{Name: "torch::autograd::generated::AddmmBackward0::apply", Bytes: 300 << 20, Blocks: 12, Peak: &peak},
 			},
 			ByPhase: {{Name: "forward", Bytes: bytes, Blocks: 920, Peak: &peak}},
 		},
-		Stacks: []StackOfLine{{Row: "train.py:41\x00main\x00/home/a/train.py", Bytes: bytes - 900<<20, Blocks: 812, Frames: []string{"at::mul", "train.py:41 main"}, Python: []int{1}}},
+		Stacks: []StackOfLine{{Row: "train.py:41\x00main\x00/home/a/train.py", Bytes: bytes - 900<<20, Blocks: 812,
+			Frames: []string{"at::mul", "train.py:41 main"}, Python: []int{1}}},
 	}
 }
 

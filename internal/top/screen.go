@@ -72,7 +72,7 @@ type Memory struct {
 	Used        *uint64 `json:"used,omitempty"` // by these processes, as the driver counts, when that was last read
 	Unexplained *int64  `json:"unexplained,omitempty"`
 	Capacity    *uint64 `json:"capacity,omitempty"` // of the devices
-	Peak        *uint64 `json:"peak"`               // largest Allocated; of several devices or processes unknown: theirs are of different moments
+	Peak        *uint64 `json:"peak"`               // largest Allocated; null for several devices or processes
 }
 
 // By is what the rows of a table have in common.
@@ -253,7 +253,8 @@ func rowsOf(now, peak []view.Row, by view.RowKind) []Row {
 }
 
 func rowOf(e *view.Row) Row {
-	return Row{Name: words.Line(e.Name), Function: words.Line(e.Func), File: e.File, Line: e.Line, Source: e.Source, Bytes: e.Bytes, Blocks: e.Blocks}
+	return Row{Name: words.Line(e.Name), Function: words.Line(e.Func), File: e.File, Line: e.Line, Source: e.Source, Bytes: e.Bytes,
+		Blocks: e.Blocks}
 }
 
 // held makes the tables by holder and by category, where holders were read.

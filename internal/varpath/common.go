@@ -190,7 +190,8 @@ func mergedKeys(all map[string]bool) string {
 	keys, length := slices.Sorted(maps.Keys(all)), 0
 	for i, k := range keys {
 		keys[i] = strings.TrimSuffix(strings.TrimPrefix(k, "["), "]")
-		if length += utf8.RuneCountInString(keys[i]) + len(", "); length-len(", ") > maxListed || keys[i] == "" || keys[i][0] != '\'' || strings.Contains(keys[i], ", ") {
+		if length += utf8.RuneCountInString(keys[i]) + len(", "); length-len(", ") > maxListed || keys[i] == "" || keys[i][0] != '\'' ||
+			strings.Contains(keys[i], ", ") {
 			return "[*]"
 		}
 	}

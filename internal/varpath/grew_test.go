@@ -15,7 +15,8 @@ func TestGrew(t *testing.T) {
 		want        Growth
 	}{
 		{"a.py:8 main() local logs['z'][0..151]", "a.py:9 main() local logs['z'][0..288]", Growth{"logs['z']", 152, 289, false}},
-		{"SESSIONS['eu', 'us'][144 keys].layers[0..1][0..3]", "SESSIONS['eu', 'us'][216 keys].layers[0..1][0..4]", Growth{"SESSIONS['eu', 'us']", 144, 216, true}},
+		{"SESSIONS['eu', 'us'][144 keys].layers[0..1][0..3]", "SESSIONS['eu', 'us'][216 keys].layers[0..1][0..4]",
+			Growth{"SESSIONS['eu', 'us']", 144, 216, true}},
 		{"model[0, 2, 4].activations[0..9]", "model[0, 2, 4].activations[0..19]", Growth{"model[0, 2, 4].activations", 10, 20, false}},
 		{"base.lora_A['task0'..'task3'].weight", "base.lora_A['task0'..'task25'].weight", Growth{"base.lora_A", 4, 26, true}},
 		{"seen['a', 'b']", "seen[7 keys 'user*']", Growth{"seen", 2, 7, true}},

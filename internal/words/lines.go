@@ -43,7 +43,8 @@ func BreakLine(text string, room int) (line, rest string) {
 func isDigit(r rune) bool { return r >= '0' && r <= '9' }
 
 // units are what is written behind a figure.
-var units = map[string]bool{"B": true, "KiB": true, "MiB": true, "GiB": true, "TiB": true, "s": true, "ms": true, "µs": true, "min": true, "h": true, "%": true}
+var units = map[string]bool{"B": true, "KiB": true, "MiB": true, "GiB": true, "TiB": true, "s": true, "ms": true, "µs": true, "min": true,
+	"h": true, "%": true}
 
 // unitAt is the letters, or the sign of percent, that a text begins with.
 func unitAt(r []rune) string {

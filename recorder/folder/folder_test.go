@@ -122,7 +122,8 @@ func TestJob(t *testing.T) {
 		{Arrive: []recorder.Target{rank(9, "0")}, Events: []event.Event{made.Alloc(9, 2*made.Second, 0x1000, 2048, 2048)}},
 	}}
 	results, seen, f := run(t, s, func(ro *recorder.Options, _ *Options) { ro.PIDs = []int{6, 8}; ro.Children = true })
-	require.Equal(t, []string{"rank 0, pid 9 python", "rank 1, pid 8 python"}, []string{results.Job().Rows[0].Process, results.Job().Rows[1].Process})
+	require.Equal(t, []string{"rank 0, pid 9 python", "rank 1, pid 8 python"},
+		[]string{results.Job().Rows[0].Process, results.Job().Rows[1].Process})
 	require.EqualValues(t, 2, results.Job().Received)
 	require.Equal(t, results.Ended.Sub(results.Began), results.Job().Duration)
 	folder, err := results.Write()

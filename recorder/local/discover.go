@@ -208,7 +208,8 @@ func (l *live) findTargets() ([]*process.Process, error) {
 		}
 	}
 	if len(out) == 0 && !l.options.Wait && !l.options.Forever {
-		return nil, &recorder.Outcome{Kind: recorder.ErrNoProcess, Text: "no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"}
+		return nil, &recorder.Outcome{Kind: recorder.ErrNoProcess,
+			Text: "no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"}
 	}
 	return out, nil
 }

@@ -32,7 +32,8 @@ func named(name string) *regexp.Regexp { return regexp.MustCompile("^" + own(nam
 func TestStartOne(t *testing.T) {
 	t.Parallel()
 	p := program(t, "gpuprogram", "libcuda.so.1")
-	l, m, seen := openMade(t, &recorder.Options{PIDs: []int{p.PID}, Memory: "copy", RingBytes: 4096, MaxStacks: 9, CacheDir: "/c", FreeStacks: true})
+	l, m, seen := openMade(t, &recorder.Options{PIDs: []int{p.PID}, Memory: "copy", RingBytes: 4096, MaxStacks: 9, CacheDir: "/c",
+		FreeStacks: true})
 	require.NoError(t, l.Start(t.Context()))
 	require.Equal(t, []string{fmt.Sprint("add ", p.PID)}, m.calls, "the kernel side is loaded while the process is looked at")
 	require.EqualValues(t, forResults, m.rights)

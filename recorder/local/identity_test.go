@@ -52,7 +52,8 @@ func TestCallerEnvironment(t *testing.T) {
 	own := []string{"PATH=/usr/sbin", "HOME=/root", "USER=root", "SUDO_UID=7", "CUDA_VISIBLE_DEVICES=1", "LEVEL=2"}
 	as := &identity{env: callerEnvironment(sudo, own)}
 	for name, want := range map[string]string{
-		"PATH": "/venv/bin:/usr/bin", "VIRTUAL_ENV": "/venv", "LD_LIBRARY_PATH": "/cuda", "HOME": "/home/a", "CUDA_VISIBLE_DEVICES": "1", "LEVEL": "2",
+		"PATH": "/venv/bin:/usr/bin", "VIRTUAL_ENV": "/venv", "LD_LIBRARY_PATH": "/cuda", "HOME": "/home/a", "CUDA_VISIBLE_DEVICES": "1",
+		"LEVEL":    "2",
 		"SUDO_UID": "", "USER": "",
 	} {
 		require.Equal(t, want, as.value(name), name)

@@ -76,7 +76,8 @@ func (l *live) startProgram() error {
 		return &recorder.AttachError{Err: err}
 	}
 	memory := l.tracer.Memory()
-	l.say("gputrace %s · pid %d %s%s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), as, process.KernelRelease(), memory.String())
+	l.say("gputrace %s · pid %d %s%s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), as,
+		process.KernelRelease(), memory.String())
 	err = p.release()
 	if s := l.early.Swap(nil); s != nil {
 		_ = p.cmd.Process.Signal(*s) // it may have ended

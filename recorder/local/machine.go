@@ -104,7 +104,8 @@ func (s *survey) look() error {
 		}
 		s.searched++
 		maps, err := p.Maps()
-		c := &candidate{process: p, maps: maps, out: machine.Process{PID: p.PID, Parent: p.Parent(), Name: p.Name(), Command: command, User: userName(p)}}
+		c := &candidate{process: p, maps: maps, out: machine.Process{PID: p.PID, Parent: p.Parent(), Name: p.Name(), Command: command,
+			User: userName(p)}}
 		switch {
 		case errors.Is(err, process.ErrPermission):
 			c.out.Why = "not permitted to look into it"
@@ -202,7 +203,8 @@ func (c *candidate) readState(ctx context.Context, find finder) {
 	for _, t := range totals {
 		if t.Reserved > 0 {
 			c.out.Unused = false
-			c.out.Devices = append(c.out.Devices, machine.Memory{Device: t.Device, Driver: event.Unknown, Allocated: t.Allocated, Reserved: t.Reserved})
+			c.out.Devices = append(c.out.Devices, machine.Memory{Device: t.Device, Driver: event.Unknown, Allocated: t.Allocated,
+				Reserved: t.Reserved})
 		}
 	}
 }

@@ -41,7 +41,8 @@ func (m *madeState) Totals(context.Context) ([]inspect.DeviceTotals, error) { re
 func (m *madeState) Sweep(context.Context) (*inspect.Sweep, error) {
 	out := &inspect.Sweep{Window: inspect.Window{To: 9}}
 	for _, d := range m.totals {
-		out.Devices = append(out.Devices, inspect.DeviceSweep{Before: d, After: d, Window: inspect.Window{From: 1, To: 9, Settled: true}, Balanced: true})
+		out.Devices = append(out.Devices, inspect.DeviceSweep{Before: d, After: d, Window: inspect.Window{From: 1, To: 9, Settled: true},
+			Balanced: true})
 	}
 	return out, m.err
 }
@@ -109,13 +110,15 @@ func TestSurvey(t *testing.T) {
 	require.NotNil(t, got)
 	me, err := user.Current()
 	require.NoError(t, err)
-	require.Equal(t, []any{os.Getpid(), me.Username, "gpuprogram", true, false, ""}, []any{got.Parent, got.User, got.Name, got.Driver, got.Unused, got.Why})
+	require.Equal(t, []any{os.Getpid(), me.Username, "gpuprogram", true, false, ""},
+		[]any{got.Parent, got.User, got.Name, got.Driver, got.Unused, got.Why})
 	require.Equal(t, []string{"-c", "echo up; read _", "of a test"}, got.Command[1:])
 	require.Equal(t, []string{"llama.cpp"}, got.Frameworks)
 	require.Len(t, got.Devices, 1, "a device without memory is none that it uses")
 	require.EqualValues(t, 5, got.Devices[0].Allocated)
 	require.EqualValues(t, 8, got.Devices[0].Reserved)
-	require.Equal(t, []machine.GPU{{Index: 0, Name: "NVIDIA H200", Used: 40, Total: 100}, {Index: 1, Name: "NVIDIA L4", Used: event.Unknown, Total: 50}}, r.GPUs)
+	require.Equal(t, []machine.GPU{{Index: 0, Name: "NVIDIA H200", Used: 40, Total: 100},
+		{Index: 1, Name: "NVIDIA L4", Used: event.Unknown, Total: 50}}, r.GPUs)
 	require.GreaterOrEqual(t, r.Searched, 2)
 	require.NotContains(t, append(r.Processes, r.Idle...), os.Getpid())
 	if nvml.InnerNamespace() && got.Devices[0].Driver == event.Unknown {
@@ -191,7 +194,8 @@ func TestSurveyDriver(t *testing.T) {
 	p := program(t, "trainer")
 	listed := func(used uint64) *nvml.Reading {
 		return &nvml.Reading{Devices: []nvml.Device{
-			{Index: 0, MIG: -1, Name: "H200", Used: 99, Processes: []nvml.Process{{PID: uint32(p.PID), Used: used}}}, {Index: 1, MIG: -1, Name: "L4"},
+			{Index: 0, MIG: -1, Name: "H200", Used: 99, Processes: []nvml.Process{{PID: uint32(p.PID), Used: used}}},
+			{Index: 1, MIG: -1, Name: "L4"},
 		}}
 	}
 	c := &candidate{process: p, out: machine.Process{}}
@@ -237,7 +241,8 @@ func TestSurveyDevice(t *testing.T) {
 func TestSurveyMissing(t *testing.T) {
 	t.Parallel()
 	require.NotContains(t, fmt.Sprint(missing(nil)), "driver")
-	require.Contains(t, missing(fmt.Errorf("start: %w", nvml.ErrNoLibrary)), "the driver's own figures are not known: NVML (libnvidia-ml.so.1) is not there")
+	require.Contains(t, missing(fmt.Errorf("start: %w", nvml.ErrNoLibrary)),
+		"the driver's own figures are not known: NVML (libnvidia-ml.so.1) is not there")
 	require.Contains(t, missing(errors.New("a GPU is lost")), "the driver's own figures are not known: a GPU is lost")
 	inner := "this is a container: processes outside of it are not seen"
 	require.Equal(t, nvml.InnerNamespace(), slices.Contains(missing(nil), inner))

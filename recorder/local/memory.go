@@ -279,7 +279,8 @@ func bootTime() uint64 {
 
 func driverUse(u *nvml.Use) figures.DriverUse {
 	out := figures.DriverUse{
-		Device: u.Ordinal, Used: figures.Bytes(unknown(u.Used)), Name: u.Device.Name, UUID: u.Device.UUID, Total: figures.Bytes(unknown(u.Device.Total)), All: figures.Bytes(unknown(u.Device.Used)),
+		Device: u.Ordinal, Used: figures.Bytes(unknown(u.Used)), Name: u.Device.Name, UUID: u.Device.UUID,
+		Total: figures.Bytes(unknown(u.Device.Total)), All: figures.Bytes(unknown(u.Device.Used)),
 	}
 	if u.Err != nil {
 		out.Why = u.Err.Error()

@@ -39,7 +39,8 @@ func TestReadingInput(t *testing.T) {
 	require.Nil(t, in.Torch)
 	require.Equal(t, []figures.DriverUse{
 		{Device: 1, Used: 7, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: figures.Unknown},
-		{Device: -1, Used: figures.Unknown, Why: nvml.ErrNotListed.Error(), Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: figures.Unknown},
+		{Device: -1, Used: figures.Unknown, Why: nvml.ErrNotListed.Error(), Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30,
+			All: figures.Unknown},
 	}, in.Driver)
 }
 
@@ -80,8 +81,10 @@ func TestPlace(t *testing.T) {
 
 	unknown := event.Device{Type: event.DeviceCUDA, Index: -1}
 	in := []event.Event{
-		{PID: 1, Layer: event.LayerDevice, Device: unknown}, {PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceCUDA, Index: 1}},
-		{PID: 1, Layer: event.LayerHost, Device: unknown}, {PID: 2, Layer: event.LayerDevice, Device: unknown}, {PID: 3, Layer: event.LayerDevice, Device: unknown},
+		{PID: 1, Layer: event.LayerDevice, Device: unknown},
+		{PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceCUDA, Index: 1}},
+		{PID: 1, Layer: event.LayerHost, Device: unknown}, {PID: 2, Layer: event.LayerDevice, Device: unknown},
+		{PID: 3, Layer: event.LayerDevice, Device: unknown},
 		{PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceHIP, Index: -1}},
 	}
 	look := &firstLook{done: make(chan struct{}), single: true}
@@ -128,7 +131,8 @@ func TestAllocatorInUse(t *testing.T) {
 
 func TestObservation(t *testing.T) {
 	sweep := &inspect.DeviceSweep{
-		Before: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048}, After: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048},
+		Before: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048}, After: inspect.DeviceTotals{Device: 1, Allocated: 512,
+			Reserved: 2048},
 		Window: inspect.Window{From: 3, To: 9, Settled: true}, Balanced: true,
 		Segments: []inspect.Segment{{Addr: 0x1000, Size: 2048, Expandable: true, Blocks: []inspect.Block{
 			{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4, State: inspect.StateAllocated},
@@ -155,7 +159,8 @@ func TestObservation(t *testing.T) {
 // used is a reading of one device on which the driver lists a process of this machine, with other processes.
 func used(p *process.Process, bytes uint64, others ...nvml.Process) *nvml.Reading {
 	return &nvml.Reading{Driver: "580.65", Devices: []nvml.Device{
-		{MIG: -1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, Used: 99, Processes: append([]nvml.Process{{PID: uint32(p.PID), Used: bytes}}, others...)},
+		{MIG: -1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, Used: 99,
+			Processes: append([]nvml.Process{{PID: uint32(p.PID), Used: bytes}}, others...)},
 	}}
 }
 
@@ -164,14 +169,17 @@ func TestReadMemory(t *testing.T) {
 	t.Parallel()
 	p := program(t, "trainer", "libcuda.so.1")
 	state := &madeState{
-		totals: []inspect.DeviceTotals{{Device: 0, Allocated: 512, Reserved: 4096}}, limits: [][]uint64{{}, {77, 78}}, sizes: []uint64{0, 1 << 30},
+		totals: []inspect.DeviceTotals{{Device: 0, Allocated: 512, Reserved: 4096}}, limits: [][]uint64{{}, {77, 78}},
+		sizes: []uint64{0, 1 << 30},
 		segments: []inspect.Segment{
-			{Addr: 0x1000, Size: 2048, Pool: inspect.Pool{ID: [2]uint64{0, 3}}, Blocks: []inspect.Block{{Addr: 0x1000, Size: 512, State: inspect.StateAllocated}, {Addr: 0x1200, Size: 1536}}},
+			{Addr: 0x1000, Size: 2048, Pool: inspect.Pool{ID: [2]uint64{0, 3}},
+				Blocks: []inspect.Block{{Addr: 0x1000, Size: 512, State: inspect.StateAllocated}, {Addr: 0x1200, Size: 1536}}},
 			{Addr: 0x9000, Size: 2048, Blocks: []inspect.Block{{Addr: 0x9000, Size: 2048}}},
 		},
 	}
 	before := bootTime()
-	m := readMemory(t.Context(), p, driverOf(used(p, 7), used(p, 8), used(p, 9, nvml.Process{PID: 1 << 21, Used: 5}, nvml.Process{PID: 1<<21 + 1, Used: nvml.Unknown})), state).Memory()
+	m := readMemory(t.Context(), p, driverOf(used(p, 7), used(p, 8),
+		used(p, 9, nvml.Process{PID: 1 << 21, Used: 5}, nvml.Process{PID: 1<<21 + 1, Used: nvml.Unknown})), state).Memory()
 	require.Equal(t, 3, state.reads, "until the driver's figures stand still")
 	require.False(t, m.Moved)
 	require.True(t, m.HasTorch)
@@ -186,7 +194,8 @@ func TestReadMemory(t *testing.T) {
 		return // the driver's numbers would be those of the host
 	}
 	require.EqualValues(t, 9, m.Driver[0].Used)
-	require.Equal(t, []figures.Processes{{Device: 0, By: []figures.ProcessUse{{PID: 1 << 21, Used: 5}, {PID: 1<<21 + 1, Used: figures.Unknown}}}}, m.Others)
+	require.Equal(t, []figures.Processes{{Device: 0,
+		By: []figures.ProcessUse{{PID: 1 << 21, Used: 5}, {PID: 1<<21 + 1, Used: figures.Unknown}}}}, m.Others)
 }
 
 // TestReadMemoryMoving: figures that never stand still are given up after some tries, and said to have moved.

@@ -369,7 +369,8 @@ func (t *target) Found() *recorder.Found {
 	f := t.traced.Found()
 	memory := t.source.tracer.Memory()
 	out := &recorder.Found{
-		Python: f.Python, Beside: f.Beside, PythonErr: f.PythonErr, NoPython: errors.Is(f.PythonErr, tracer.ErrNoPython), Autograd: f.Autograd, PyTorch: f.PyTorch, CUDA: f.CUDA, Frameworks: f.Frameworks, Driver: f.Driver, Memory: memory.String(),
+		Python: f.Python, Beside: f.Beside, PythonErr: f.PythonErr, NoPython: errors.Is(f.PythonErr, tracer.ErrNoPython), Autograd: f.Autograd,
+		PyTorch: f.PyTorch, CUDA: f.CUDA, Frameworks: f.Frameworks, Driver: f.Driver, Memory: memory.String(),
 		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,
 		Paused: t.paused, Took: f.Took, Attached: f.Attached,
 	}

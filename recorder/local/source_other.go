@@ -26,7 +26,8 @@ func Open(o *recorder.Options) (recorder.Source, error) {
 	if runtime.GOOS == "darwin" && o != nil {
 		return darwin.Open(o, nil), nil
 	}
-	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 and arm64", runtime.GOOS, runtime.GOARCH)
+	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 and arm64", runtime.GOOS,
+		runtime.GOARCH)
 }
 
 // KeepSmall waits until ctx is done: only where the kernel traces does gputrace's memory matter to the job.

@@ -172,13 +172,15 @@ func TestFound(t *testing.T) {
 	p := program(t, "gpuprogram", "libcuda.so.1")
 	l, m, _, n := started(t, &recorder.Options{}, p)
 	found := tracer.Found{
-		Python: "3.11.7", Beside: "a sub-interpreter", PythonErr: errors.New("a"), Autograd: errors.New("b"), PyTorch: "2.15.0", CUDA: "12.8", Driver: "580", Empty: []string{"e"},
+		Python: "3.11.7", Beside: "a sub-interpreter", PythonErr: errors.New("a"), Autograd: errors.New("b"), PyTorch: "2.15.0", CUDA: "12.8",
+		Driver: "580", Empty: []string{"e"},
 		Libraries: 3, Rows: 4, Cached: 5, Unreadable: []error{errors.New("c")}, Multi: true, Took: 6, Attached: 7,
 	}
 	for _, probe := range []struct {
 		library *hook.Library
 		file    string
-	}{{hook.Driver, "/a/libcuda.so.1"}, {hook.Runtime, "/a/libcudart.so"}, {hook.Driver, "/a/libcuda.so.1"}, {hook.Driver, "/b/libcuda.so.1"}} {
+	}{{hook.Driver, "/a/libcuda.so.1"}, {hook.Runtime, "/a/libcudart.so"}, {hook.Driver, "/a/libcuda.so.1"},
+		{hook.Driver, "/b/libcuda.so.1"}} {
 		found.Probes = oneMore(found.Probes)
 		last := found.Probes[len(found.Probes)-1]
 		last.Library, last.File = probe.library, probe.file
@@ -186,8 +188,10 @@ func TestFound(t *testing.T) {
 	n.traced.(*madeTarget).found = found
 	memory := m.Memory()
 	require.Equal(t, &recorder.Found{
-		Python: found.Python, Beside: found.Beside, PythonErr: found.PythonErr, Autograd: found.Autograd, PyTorch: found.PyTorch, CUDA: found.CUDA, Driver: found.Driver,
-		Memory: memory.String(), Empty: found.Empty, Libraries: 3, Rows: 4, Cached: 5, Unreadable: found.Unreadable, Multi: true, Took: 6, Attached: 7,
+		Python: found.Python, Beside: found.Beside, PythonErr: found.PythonErr, Autograd: found.Autograd, PyTorch: found.PyTorch,
+		CUDA: found.CUDA, Driver: found.Driver,
+		Memory: memory.String(), Empty: found.Empty, Libraries: 3, Rows: 4, Cached: 5, Unreadable: found.Unreadable, Multi: true, Took: 6,
+		Attached: 7,
 		Hooks: []recorder.Hook{
 			{Library: hook.Driver, File: "/a/libcuda.so.1", Functions: 2}, {Library: hook.Runtime, File: "/a/libcudart.so", Functions: 1},
 			{Library: hook.Driver, File: "/b/libcuda.so.1", Functions: 1},

@@ -400,7 +400,8 @@ func (r *Reconciler) conclude(open bool) {
 		r.observer.Compared(&Outcome{Blocks: r.round.blocks, Corrected: &corrected})
 	default:
 		r.checks.Differences++
-		r.observer.Warning(fmt.Errorf("the live set differed from the allocator state, although no event was lost: %s. It was put right; please report it", text))
+		r.observer.Warning(fmt.Errorf("the live set differed from the allocator state, although no event was lost: %s. It was put right; "+
+			"please report it", text))
 	}
 	r.settled = r.losses()
 	r.current = r.settled

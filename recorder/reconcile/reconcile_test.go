@@ -18,11 +18,13 @@ func TestDifference(t *testing.T) {
 		results []heap.Result
 		want    string
 	}{
-		"none":           {[]heap.Result{{Kept: 5, Dirty: 3}}, ""},
-		"from before":    {[]heap.Result{{First: true, Added: some, SegmentsFirst: true, SegmentsAdded: some}}, ""},
-		"gone at once":   {[]heap.Result{{First: true, Added: some, Retired: some}}, "blocks that were freed: 2 (1.0 KiB)"},
-		"blocks":         {[]heap.Result{{Added: some}, {Added: some, Retired: some}}, "blocks that it lacked: 4 (2.0 KiB), blocks that were freed: 2 (1.0 KiB)"},
-		"segments":       {[]heap.Result{{SegmentsAdded: some, SegmentsRetired: some}}, "segments that it lacked: 2 (1.0 KiB), segments that were freed: 2 (1.0 KiB)"},
+		"none":         {[]heap.Result{{Kept: 5, Dirty: 3}}, ""},
+		"from before":  {[]heap.Result{{First: true, Added: some, SegmentsFirst: true, SegmentsAdded: some}}, ""},
+		"gone at once": {[]heap.Result{{First: true, Added: some, Retired: some}}, "blocks that were freed: 2 (1.0 KiB)"},
+		"blocks": {[]heap.Result{{Added: some}, {Added: some, Retired: some}},
+			"blocks that it lacked: 4 (2.0 KiB), blocks that were freed: 2 (1.0 KiB)"},
+		"segments": {[]heap.Result{{SegmentsAdded: some, SegmentsRetired: some}},
+			"segments that it lacked: 2 (1.0 KiB), segments that were freed: 2 (1.0 KiB)"},
 		"segments later": {[]heap.Result{{First: true, Added: some}, {SegmentsFirst: true, SegmentsAdded: some}}, ""},
 		"total":          {[]heap.Result{{Missing: -512}}, "the allocator's total without an event: -512 B"},
 	} {
@@ -88,7 +90,8 @@ func TestAddDifference(t *testing.T) {
 		var sum heap.Result
 		addDifference(&sum, &x)
 		addDifference(&sum, &x)
-		require.Equal(t, []heap.Count{of(c.added), of(4), of(c.segments), of(8)}, []heap.Count{sum.Added, sum.Retired, sum.SegmentsAdded, sum.SegmentsRetired}, c)
+		require.Equal(t, []heap.Count{of(c.added), of(4), of(c.segments), of(8)}, []heap.Count{sum.Added, sum.Retired, sum.SegmentsAdded,
+			sum.SegmentsRetired}, c)
 		require.EqualValues(t, 10, sum.Missing)
 	}
 }

@@ -409,7 +409,8 @@ func TestRoundsWatch(t *testing.T) {
 		r.run(time.Second)
 		require.Equal(t, &figures.Checks{Made: 1}, r.Report(), "its block is as the event says")
 		require.EqualValues(t, block1.Size, r.heap.Totals().Accounts[0].Live.Bytes)
-		_, err := r.heap.Reconcile(event.Observation{PID: 7, Device: cuda0, From: 7 * second, To: 8 * second, Allocated: event.Unknown, Reserved: event.Unknown})
+		_, err := r.heap.Reconcile(event.Observation{PID: 7, Device: cuda0, From: 7 * second, To: 8 * second, Allocated: event.Unknown,
+			Reserved: event.Unknown})
 		require.Error(t, err, "nothing is noted any more")
 	})
 }

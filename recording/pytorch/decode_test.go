@@ -30,14 +30,15 @@ func TestDecode(t *testing.T) {
 	none := event.Unknown
 	c := decoded(t, dict{
 		"segments", list{
-			dict{"device", 127, "address", 0x1000, "total_size", 4096, "stream", uint64(1 << 63), "is_expandable", true, "frames", line, "blocks", list{
-				dict{"address", 0x1000, "size", 512, "requested_size", 500, "state", "active_allocated", "frames", line},
-				dict{"size", 1024, "state", "active_pending_free", "frames", list{}},
-				dict{"size", 512, "state", "active_awaiting_free", "history", list{dict{"real_size", 300, "frames", line}, dict{"real_size", 1}}},
-				dict{"size", 1024, "state", "active_allocated", "requested_size", 1000, "history", list{dict{"real_size", 300}}},
-				dict{"size", 512, "state", "active_allocated", "history", list{}},
-				freeBlock(512),
-			}},
+			dict{"device", 127, "address", 0x1000, "total_size", 4096, "stream", uint64(1 << 63), "is_expandable", true, "frames", line, "blocks",
+				list{
+					dict{"address", 0x1000, "size", 512, "requested_size", 500, "state", "active_allocated", "frames", line},
+					dict{"size", 1024, "state", "active_pending_free", "frames", list{}},
+					dict{"size", 512, "state", "active_awaiting_free", "history", list{dict{"real_size", 300, "frames", line}, dict{"real_size", 1}}},
+					dict{"size", 1024, "state", "active_allocated", "requested_size", 1000, "history", list{dict{"real_size", 300}}},
+					dict{"size", 512, "state", "active_allocated", "history", list{}},
+					freeBlock(512),
+				}},
 		},
 		"device_traces", list{
 			list{
@@ -90,21 +91,23 @@ func TestDecodeBounds(t *testing.T) {
 		in   dict
 		want string // in the error; empty: it is read
 	}{
-		"last device":       {segment(127, 4096, 512, freeBlock(512)), ""},
-		"device":            {segment(128, 4096, 512, freeBlock(512)), "want 0 to 127"},
-		"address 0":         {segment(0, 0, 512, freeBlock(512)), "a segment at address 0"},
-		"address 1":         {segment(0, 1, 512, freeBlock(512)), ""},
-		"high address":      {segment(0, 1<<62-1, 512, freeBlock(512)), ""},
-		"too high":          {segment(0, 1<<62, 512, freeBlock(512)), `"address"`},
-		"large":             {segment(0, 4096, top-1, freeBlock(top-1)), ""},
-		"too large":         {segment(0, 4096, top, freeBlock(top)), `"total_size"`},
-		"no block":          {segment(0, 4096, 512), "its blocks end at 0x1000"},
-		"block of nothing":  {segment(0, 4096, 512, freeBlock(512), freeBlock(0)), "a block of 0 bytes"},
-		"block of a byte":   {segment(0, 4096, 1, freeBlock(1)), ""},
-		"frames":            {segment(0, 4096, 512, append(freeBlock(512), "frames", 1)), ""},
-		"frames of a block": {segment(0, 4096, 512, dict{"size", 512, "state", "active_allocated", "frames", 1}), `"frames": a number, want a list`},
+		"last device":      {segment(127, 4096, 512, freeBlock(512)), ""},
+		"device":           {segment(128, 4096, 512, freeBlock(512)), "want 0 to 127"},
+		"address 0":        {segment(0, 0, 512, freeBlock(512)), "a segment at address 0"},
+		"address 1":        {segment(0, 1, 512, freeBlock(512)), ""},
+		"high address":     {segment(0, 1<<62-1, 512, freeBlock(512)), ""},
+		"too high":         {segment(0, 1<<62, 512, freeBlock(512)), `"address"`},
+		"large":            {segment(0, 4096, top-1, freeBlock(top-1)), ""},
+		"too large":        {segment(0, 4096, top, freeBlock(top)), `"total_size"`},
+		"no block":         {segment(0, 4096, 512), "its blocks end at 0x1000"},
+		"block of nothing": {segment(0, 4096, 512, freeBlock(512), freeBlock(0)), "a block of 0 bytes"},
+		"block of a byte":  {segment(0, 4096, 1, freeBlock(1)), ""},
+		"frames":           {segment(0, 4096, 512, append(freeBlock(512), "frames", 1)), ""},
+		"frames of a block": {segment(0, 4096, 512, dict{"size", 512, "state", "active_allocated", "frames", 1}),
+			`"frames": a number, want a list`},
 		"frame without a name": {
-			segment(0, 4096, 512, dict{"size", 512, "state", "active_allocated", "frames", list{dict{"filename", "a"}}}), `frame 0: unexpected content: no "name"`,
+			segment(0, 4096, 512, dict{"size", 512, "state", "active_allocated", "frames", list{dict{"filename", "a"}}}),
+			`frame 0: unexpected content: no "name"`,
 		},
 		"frame without a file": {
 			segment(0, 4096, 512, dict{"size", 512, "state", "active_allocated", "frames", list{dict{"name", "a"}}}), `no "filename"`,

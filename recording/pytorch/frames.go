@@ -150,10 +150,12 @@ func (s *stacks) stack(id event.StackID) *event.Stack {
 // calls it, which has no exported name.
 func recorderDepth(frames []event.Frame) int {
 	n := 0
-	for n < len(frames) && (strings.HasPrefix(frames[n].Func, "torch::unwind::") || strings.HasPrefix(frames[n].Func, "torch::CapturedTraceback::")) {
+	for n < len(frames) && (strings.HasPrefix(frames[n].Func, "torch::unwind::") ||
+		strings.HasPrefix(frames[n].Func, "torch::CapturedTraceback::")) {
 		n++
 	}
-	if n > 0 && n < len(frames) && frames[n].Kind == event.FrameNative && (frames[n].Func == "" || strings.Contains(frames[n].Func, "gather")) {
+	if n > 0 && n < len(frames) && frames[n].Kind == event.FrameNative &&
+		(frames[n].Func == "" || strings.Contains(frames[n].Func, "gather")) {
 		n++
 	}
 	return n

@@ -196,7 +196,8 @@ func (m *model) alloc(requested uint64) {
 		} else if size < 10*mib {
 			n = 20 * mib
 		}
-		s = &modelSegment{addr: m.next, size: n, stream: stream, small: small, line: line, blocks: []*modelBlock{{addr: m.next, size: n, state: "inactive"}}}
+		s = &modelSegment{addr: m.next, size: n, stream: stream, small: small, line: line,
+			blocks: []*modelBlock{{addr: m.next, size: n, state: "inactive"}}}
 		if !m.recording {
 			s.line = 0
 		}
@@ -205,7 +206,8 @@ func (m *model) alloc(requested uint64) {
 			m.next += 2 * mib
 		}
 		m.segments = append(m.segments, s)
-		m.record("segment_alloc", s.addr, n, n, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Size: n, Call: "segment_alloc"})
+		m.record("segment_alloc", s.addr, n, n, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Size: n,
+			Call: "segment_alloc"})
 	}
 	b := s.blocks[at]
 	if rest := b.size - size; small && rest >= 512 || !small && rest > mib && (m.maxSplit == 0 || size < m.maxSplit) {
@@ -216,7 +218,8 @@ func (m *model) alloc(requested uint64) {
 	if !m.recording {
 		b.line = 0
 	}
-	m.record("alloc", b.addr, requested, b.size, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Size: b.size, Requested: requested})
+	m.record("alloc", b.addr, requested, b.size, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Size: b.size,
+		Requested: requested})
 }
 
 // pick is a block in a state; nil: there is none.
@@ -243,7 +246,8 @@ func (m *model) free() {
 		return
 	}
 	b.state = "active_pending_free"
-	m.record("free_requested", b.addr, b.requested, b.size, s.stream, 0, event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Size: b.size, Requested: b.requested})
+	m.record("free_requested", b.addr, b.requested, b.size, s.stream, 0, event.Event{Kind: event.KindFree, Layer: event.LayerTorch,
+		Size: b.size, Requested: b.requested})
 	if m.rng.IntN(5) > 0 { // else it waits for another stream
 		m.complete(s, b)
 	}
@@ -279,7 +283,8 @@ func (m *model) step() {
 	case n == 0:
 		m.empty()
 	case n == 1:
-		m.record("oom", 0, 1<<40, 1<<40, 0, 5, event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Size: 1 << 40, Requested: event.Unknown})
+		m.record("oom", 0, 1<<40, 1<<40, 0, 5, event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Size: 1 << 40,
+			Requested: event.Unknown})
 	case n < 5:
 		if s, b := m.pick("active_pending_free"); b != nil {
 			m.complete(s, b)
@@ -297,7 +302,8 @@ func (m *model) snapshot() dict {
 	for _, s := range m.segments {
 		var blocks list
 		for _, b := range s.blocks {
-			blocks = append(blocks, dict{"address", b.addr, "size", b.size, "requested_size", b.requested, "state", b.state, "frames", frames(b.line)})
+			blocks = append(blocks, dict{"address", b.addr, "size", b.size, "requested_size", b.requested, "state", b.state, "frames",
+				frames(b.line)})
 		}
 		segments = append(segments, dict{
 			"device", 0, "address", s.addr, "total_size", s.size, "stream", s.stream, "frames", frames(s.line), "blocks", blocks,

@@ -231,7 +231,8 @@ func (s *Source) note() {
 		contradictions, uncertain, odd = contradictions+h.contradictions, uncertain+h.uncertain, odd+h.odd
 	}
 	if odd > 0 {
-		say("the allocator had settings that the snapshot does not tell: what it has at the end is exact, sizes of blocks that were given back are not")
+		say("the allocator had settings that the snapshot does not tell: what it has at the end is exact, sizes of blocks that were given " +
+			"back are not")
 	}
 	if uncertain > 0 {
 		more := "1 MiB"

@@ -76,7 +76,8 @@ func TestEqualsPyTorch(t *testing.T) {
 		{name: "power of two", config: "roundup_power2_divisions:[4:2,16:8,>:4]", args: []string{"--seed", "3"}},
 		{name: "split limit", config: "max_split_size_mb:25", args: []string{"--seed", "4"}},
 		{name: "last entries", args: []string{"--steps", "2000", "--entries", "500"}, late: true, forgotten: true},
-		{name: "last entries, expandable", config: "expandable_segments:True", args: []string{"--steps", "2000", "--entries", "500"}, forgotten: true},
+		{name: "last entries, expandable", config: "expandable_segments:True", args: []string{"--steps", "2000", "--entries", "500"},
+			forgotten: true},
 		{name: "segments only", args: []string{"--steps", "200", "--plain"}, forgotten: true, plain: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,13 +223,17 @@ func TestFrames(t *testing.T) {
 	}{
 		{frameKey{"step", "/home/anna/train.py", 7}, event.Frame{Kind: event.FramePython, Func: "step", File: "/home/anna/train.py", Line: 7}},
 		{frameKey{"<module>", "<string>", 1}, event.Frame{Kind: event.FramePython, Func: "<module>", File: "<string>", Line: 1}},
-		{frameKey{"at::native::empty_cuda(c10::ArrayRef<long>, std::optional<bool>)", "??", 0}, event.Frame{Kind: event.FrameNative, Func: "at::native::empty_cuda"}},
+		{frameKey{"at::native::empty_cuda(c10::ArrayRef<long>, std::optional<bool>)", "??", 0},
+			event.Frame{Kind: event.FrameNative, Func: "at::native::empty_cuda"}},
 		{frameKey{"f(int (*)(void)) const", "a/b.cpp", 9}, event.Frame{Kind: event.FrameNative, Func: "f", File: "a/b.cpp", Line: 9}},
-		{frameKey{"(anonymous namespace)::g()", "b.cu", 1}, event.Frame{Kind: event.FrameNative, Func: "(anonymous namespace)::g", File: "b.cu", Line: 1}},
+		{frameKey{"(anonymous namespace)::g()", "b.cu", 1}, event.Frame{Kind: event.FrameNative, Func: "(anonymous namespace)::g", File: "b.cu",
+			Line: 1}},
 		{frameKey{"S::operator()(int)", "??", 0}, event.Frame{Kind: event.FrameNative, Func: "S::operator()"}},
 		{frameKey{"S::operator()", "??", 0}, event.Frame{Kind: event.FrameNative, Func: "S::operator()"}},
-		{frameKey{"??", "/lib/libc.so.6", 160329}, event.Frame{Kind: event.FrameNative, Module: &event.Module{Path: "/lib/libc.so.6"}, Offset: 160329}},
-		{frameKey{"_start", "/usr/bin/python3.11", 4224}, event.Frame{Kind: event.FrameNative, Func: "_start", Module: &event.Module{Path: "/usr/bin/python3.11"}, Offset: 4224}},
+		{frameKey{"??", "/lib/libc.so.6", 160329}, event.Frame{Kind: event.FrameNative, Module: &event.Module{Path: "/lib/libc.so.6"},
+			Offset: 160329}},
+		{frameKey{"_start", "/usr/bin/python3.11", 4224}, event.Frame{Kind: event.FrameNative, Func: "_start",
+			Module: &event.Module{Path: "/usr/bin/python3.11"}, Offset: 4224}},
 		{frameKey{"weights [5] uint8", "holder", 0}, event.Frame{Kind: event.FrameNative, Func: "weights [5] uint8", File: "holder"}},
 		{frameKey{"??", "??", 0}, event.Frame{Kind: event.FrameNative}},
 	} {

@@ -199,7 +199,8 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 		Time: r.Time + p.shared.Suspended, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: p.stacks.within(p.shared.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
+		Stack: p.stacks.within(p.shared.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown,
+		Context: event.Unknown,
 	}
 	switch {
 	case e.Kind == event.KindMark:

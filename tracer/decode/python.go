@@ -48,7 +48,8 @@ func (s *rawStack) cutGreenlet() {
 		}
 		s.frames = s.frames[:i+1]
 		switch s.status {
-		case event.StatusNoMapping, event.StatusNoRow, event.StatusBadRule, event.StatusUnreadable, event.StatusOrder, event.StatusGuessed, event.StatusCopyEnds:
+		case event.StatusNoMapping, event.StatusNoRow, event.StatusBadRule, event.StatusUnreadable, event.StatusOrder, event.StatusGuessed,
+			event.StatusCopyEnds:
 			s.status = event.StatusOK
 		}
 		return

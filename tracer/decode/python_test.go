@@ -31,13 +31,13 @@ func (w wordsAt) ReadAt(b []byte, addr uint64) (int, error) {
 	return 8, nil
 }
 
-// TestMissingPython: each call of the eval loop runs Python frames. Where it has none in the stack, lines are missing: the
-// stack is not complete, and the line further out is not the one that allocated.
-func TestMissingPython(t *testing.T) {
-	lib := elftest.Build(t, "loop.c", "void use(void); void _PyEval_EvalFrameDefault(void) { use(); use(); } void other(void) { use(); use(); }")
+// loopLibrary builds a library with an interpreter's loop and another function, and returns an address after a call in each.
+func loopLibrary(t *testing.T) (*symbolize.File, map[string]uint64) {
+	lib := elftest.Build(t, "loop.c", "void use(void); void _PyEval_EvalFrameDefault(void) { use(); use(); } void other(void) { use(); "+
+		"use(); }")
 	f, err := os.Open(lib)
 	require.NoError(t, err)
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	file, err := symbolize.Open(f, lib)
 	require.NoError(t, err)
 	pcs := map[string]uint64{}
@@ -46,13 +46,21 @@ func TestMissingPython(t *testing.T) {
 		require.True(t, ok)
 		pcs[name] = s.Addr + 1
 	}
+	return file, pcs
+}
+
+// TestMissingPython: each call of the eval loop runs Python frames. Where it has none in the stack, lines are missing: the
+// stack is not complete, and the line further out is not the one that allocated.
+func TestMissingPython(t *testing.T) {
+	file, pcs := loopLibrary(t)
 	region := func(base uint64, path string) mapped.Region {
 		r := mapped.NewRegion(at(base, base+1<<16, path), &mapped.File{Symbols: file})
 		r.Bias = base
 		return r
 	}
 	const python, second, starter = 0x10000, 0x20000, 0x30000
-	regions := []mapped.Region{region(python, "/lib/libpython3.11.so.1.0"), region(second, "/lib/libpython3.13.so.1.0"), region(starter, "/site/_greenlet.cpython-311.so")}
+	regions := []mapped.Region{region(python, "/lib/libpython3.11.so.1.0"), region(second, "/lib/libpython3.13.so.1.0"),
+		region(starter, "/site/_greenlet.cpython-311.so")}
 
 	native, loop := python+pcs["other"], python+pcs["_PyEval_EvalFrameDefault"]
 	otherLoop, starts := second+pcs["_PyEval_EvalFrameDefault"], starter+pcs["other"]
@@ -66,17 +74,25 @@ func TestMissingPython(t *testing.T) {
 		python       []string // names of the Python frames, leaf first
 		interpreters int
 	}{
-		"complete":                        {0, []uint64{native, loop, inner, instruction, native, loop, outer, instruction}, done, done, []string{"inner", "outer"}, 1},
-		"no Python":                       {0, []uint64{native, native}, done, done, nil, 1},
-		"another Python":                  {0, []uint64{native, otherLoop, native}, done, state, []string{otherText}, 1},
-		"called from another Python":      {0, []uint64{native, loop, inner, instruction, otherLoop}, done, state, []string{"inner", otherText}, 1},
-		"a sub-interpreter called":        {0, []uint64{native, loop, native, loop, outer, instruction}, done, state, []string{unreadSub, "outer"}, 2},
-		"a frame is lost":                 {0, []uint64{native, loop, native, loop, outer, instruction}, done, state, []string{unreadLost, "outer"}, 1},
-		"3.9 gives frames in their order": {cpython.EntryCode, []uint64{native, loop, outer, instruction, native, loop}, state, state, []string{unreadSub, "outer", unreadSub}, 2},
-		"broke off":                       {0, []uint64{native, loop, inner, instruction, native, loop}, noMapping, noMapping, []string{"inner"}, 1},
-		"greenlet":                        {0, []uint64{native, loop, inner, instruction, starts, starts, native, loop}, noMapping, done, []string{"inner"}, 1},
-		"greenlet, over foreign frames":   {0, []uint64{native, loop, inner, instruction, starts, loop, native}, done, done, []string{"inner"}, 1},
-		"greenlet calls back":             {0, []uint64{native, loop, inner, instruction, starts, loop, outer, instruction, native}, noMapping, noMapping, []string{"inner", "outer"}, 1},
+		"complete": {0, []uint64{native, loop, inner, instruction, native, loop, outer, instruction}, done, done,
+			[]string{"inner", "outer"}, 1},
+		"no Python":      {0, []uint64{native, native}, done, done, nil, 1},
+		"another Python": {0, []uint64{native, otherLoop, native}, done, state, []string{otherText}, 1},
+		"called from another Python": {0, []uint64{native, loop, inner, instruction, otherLoop}, done, state, []string{"inner", otherText},
+			1},
+		"a sub-interpreter called": {0, []uint64{native, loop, native, loop, outer, instruction}, done, state,
+			[]string{unreadSub, "outer"}, 2},
+		"a frame is lost": {0, []uint64{native, loop, native, loop, outer, instruction}, done, state,
+			[]string{unreadLost, "outer"}, 1},
+		"3.9 gives frames in their order": {cpython.EntryCode, []uint64{native, loop, outer, instruction, native, loop}, state, state,
+			[]string{unreadSub, "outer", unreadSub}, 2},
+		"broke off": {0, []uint64{native, loop, inner, instruction, native, loop}, noMapping, noMapping, []string{"inner"},
+			1},
+		"greenlet": {0, []uint64{native, loop, inner, instruction, starts, starts, native, loop}, noMapping, done,
+			[]string{"inner"}, 1},
+		"greenlet, over foreign frames": {0, []uint64{native, loop, inner, instruction, starts, loop, native}, done, done, []string{"inner"}, 1},
+		"greenlet calls back": {0, []uint64{native, loop, inner, instruction, starts, loop, outer, instruction, native}, noMapping,
+			noMapping, []string{"inner", "outer"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			py, err := cpython.RuntimeOf(cpython.Version{Major: 3, Minor: 11})

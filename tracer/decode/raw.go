@@ -171,7 +171,8 @@ const (
 // addPage stores a piece of a stack. Pieces arrive in the order of their addresses.
 func (t *rawTable) addPage(raw []byte) bool {
 	r := bpf.TraceRecordRawPage{
-		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[rawPageID:]), Addr: binary.NativeEndian.Uint64(raw[rawPageAddr:]),
+		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[rawPageID:]),
+		Addr: binary.NativeEndian.Uint64(raw[rawPageAddr:]),
 	}
 	data := raw[rawPageHeader:]
 	if int(r.Len) > len(data) {

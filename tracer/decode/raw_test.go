@@ -91,17 +91,19 @@ func TestParseRawWords(t *testing.T) {
 
 // TestMergePython: an activation goes behind the native frame on whose part of the stack it lies.
 func TestMergePython(t *testing.T) {
-	frames := []unwind.StackFrame{{PC: 1, SP: 0x100, CFA: 0x200}, {PC: 2, Caller: true, SP: 0x200, CFA: 0x300}, {PC: 3, Caller: true, SP: 0x300, CFA: 0x300}}
+	frames := []unwind.StackFrame{{PC: 1, SP: 0x100, CFA: 0x200}, {PC: 2, Caller: true, SP: 0x200, CFA: 0x300},
+		{PC: 3, Caller: true, SP: 0x300, CFA: 0x300}}
 	first, second := []uint64{pythonWord | 8, 1}, []uint64{pythonWord | 16, 2}
 	for name, c := range map[string]struct {
 		at   [2]uint64
 		want []uint64
 		loop []cpython.Range
 	}{
-		"each in its frame":      {[2]uint64{0x100, 0x2ff}, []uint64{1, pythonWord | 8, 1, 2, pythonWord | 16, 2, 3}, nil},
-		"two in one":             {[2]uint64{0x210, 0x220}, []uint64{1, 2, pythonWord | 8, 1, 3, pythonWord | 16, 2}, nil},
-		"above what was walked":  {[2]uint64{0x1f0, 0x900}, []uint64{1, pythonWord | 8, 1, 2, 3, pythonWord | 16, 2}, nil},
-		"in the loop's code":     {[2]uint64{}, []uint64{1, pythonWord | 8, 1, 2, pythonWord | 16, 2, 3}, []cpython.Range{{Start: 9, Limit: 10}, {Start: 1, Limit: 3}}},
+		"each in its frame":     {[2]uint64{0x100, 0x2ff}, []uint64{1, pythonWord | 8, 1, 2, pythonWord | 16, 2, 3}, nil},
+		"two in one":            {[2]uint64{0x210, 0x220}, []uint64{1, 2, pythonWord | 8, 1, 3, pythonWord | 16, 2}, nil},
+		"above what was walked": {[2]uint64{0x1f0, 0x900}, []uint64{1, pythonWord | 8, 1, 2, 3, pythonWord | 16, 2}, nil},
+		"in the loop's code": {[2]uint64{}, []uint64{1, pythonWord | 8, 1, 2, pythonWord | 16, 2, 3},
+			[]cpython.Range{{Start: 9, Limit: 10}, {Start: 1, Limit: 3}}},
 		"the first is not known": {[2]uint64{0, 0x210}, []uint64{1, 2, 3, pythonWord | 8, 1, pythonWord | 16, 2}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +159,8 @@ func TestRawTableIsBounded(t *testing.T) {
 func TestRawStackOfBrokenPython(t *testing.T) {
 	const base = 0x7f0000000000
 	source, lib := filepath.Join(t.TempDir(), "end.s"), filepath.Join(t.TempDir(), "end.so")
-	require.NoError(t, os.WriteFile(source, []byte(".globl last\n.type last, @function\nlast:\n.cfi_startproc\n.cfi_undefined rip\nnop\n.cfi_endproc\n"), 0o600))
+	require.NoError(t, os.WriteFile(source, []byte(".globl last\n.type last, @function\nlast:\n.cfi_startproc\n.cfi_undefined "+
+		"rip\nnop\n.cfi_endproc\n"), 0o600))
 	out, err := exec.Command("gcc", "-shared", "-nostartfiles", "-o", lib, source).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	f, err := os.Open(lib)

@@ -21,8 +21,9 @@ func TestStackless(t *testing.T) {
 		at     int // how many allocations had come when it was said; 0: it was not
 		says   string
 	}{
-		"all have one":             {func(int) event.StackStatus { return ok }, 0, ""},
-		"none of the first":        {func(int) event.StackStatus { return none }, 100, "100 of the last 100 allocations have no stack (no scratch): the kernel gives the unwinder no memory"},
+		"all have one": {func(int) event.StackStatus { return ok }, 0, ""},
+		"none of the first": {func(int) event.StackStatus { return none }, 100,
+			"100 of the last 100 allocations have no stack (no scratch): the kernel gives the unwinder no memory"},
 		"one of the first":         {func(i int) event.StackStatus { return pick(i == 50, ok, none) }, 1000, "999 of the last 1000"},
 		"half":                     {func(i int) event.StackStatus { return pick(i%2 == 0, ok, none) }, 0, ""},
 		"two thirds, by the ring":  {func(i int) event.StackStatus { return pick(i%3 == 0, ok, event.StatusLost) }, 1000, "--ring-size"},

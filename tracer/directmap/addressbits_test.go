@@ -24,18 +24,23 @@ func TestAddressMask(t *testing.T) {
 		leaves map[uint32][4]uint32
 		want   uint64
 	}{
-		"nothing known":     {nil, 1<<36 - 4096},
-		"46 bits":           {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {0x302e}}, 1<<46 - 4096},
-		"52 bits":           {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {52}}, 1<<52 - 4096},
-		"more than can be":  {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {0xff}}, 1<<52 - 4096},
-		"no encryption":     {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {48}, leafEncryption: {0, epyc2}}, 1<<48 - 4096},
-		"SME, bit 47":       {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {48}, leafEncryption: {1, epyc2}}, 1<<47 - 4096},
-		"SEV, bit 47 of 52": {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {52}, leafEncryption: {2, epyc2}}, (1<<52 - 4096) &^ (1 << 47)},
-		"SEV, bit 51":       {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {52}, leafEncryption: {0x1f, epyc4}}, 1<<51 - 4096},
+		"nothing known":    {nil, 1<<36 - 4096},
+		"46 bits":          {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {0x302e}}, 1<<46 - 4096},
+		"52 bits":          {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {52}}, 1<<52 - 4096},
+		"more than can be": {map[uint32][4]uint32{leafHighest: {leafAddress}, leafAddress: {0xff}}, 1<<52 - 4096},
+		"no encryption":    {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {48}, leafEncryption: {0, epyc2}}, 1<<48 - 4096},
+		"SME, bit 47":      {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {48}, leafEncryption: {1, epyc2}}, 1<<47 - 4096},
+		"SEV, bit 47 of 52": {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {52}, leafEncryption: {2, epyc2}},
+			(1<<52 - 4096) &^ (1 << 47)},
+		"SEV, bit 51": {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {52}, leafEncryption: {0x1f, epyc4}},
+			1<<51 - 4096},
 		"SEV, bit 51 of 48": {map[uint32][4]uint32{leafHighest: {leafEncryption}, leafAddress: {48}, leafEncryption: {2, epyc4}}, 1<<48 - 4096},
-		"not so far":        {map[uint32][4]uint32{leafHighest: {leafEncryption - 1}, leafAddress: {48}, leafEncryption: {3, epyc2}}, 1<<48 - 4096},
-		"TDX":               {map[uint32][4]uint32{leafBasic: {leafTDX}, leafTDX: {0, 0x65746e49, 0x20202020, 0x5844546c}, leafHighest: {leafAddress}, leafAddress: {52}}, 1<<51 - 4096 - 1<<47},
-		"another leaf 21":   {map[uint32][4]uint32{leafBasic: {leafTDX}, leafTDX: {0, 1, 2, 3}, leafHighest: {leafAddress}, leafAddress: {52}}, 1<<52 - 4096},
+		"not so far": {map[uint32][4]uint32{leafHighest: {leafEncryption - 1}, leafAddress: {48}, leafEncryption: {3, epyc2}},
+			1<<48 - 4096},
+		"TDX": {map[uint32][4]uint32{leafBasic: {leafTDX}, leafTDX: {0, 0x65746e49, 0x20202020, 0x5844546c},
+			leafHighest: {leafAddress}, leafAddress: {52}}, 1<<51 - 4096 - 1<<47},
+		"another leaf 21": {map[uint32][4]uint32{leafBasic: {leafTDX}, leafTDX: {0, 1, 2, 3}, leafHighest: {leafAddress}, leafAddress: {52}},
+			1<<52 - 4096},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := readProcessor(func(leaf, _ uint32) (eax, ebx, ecx, edx uint32) {

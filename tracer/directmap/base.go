@@ -75,7 +75,8 @@ func parseCore(r io.ReaderAt) (uint64, error) {
 	size := binary.LittleEndian.Uint16(b[unsafe.Offsetof(elf.Header64{}.Phentsize):])
 	n := binary.LittleEndian.Uint16(b[unsafe.Offsetof(elf.Header64{}.Phnum):])
 	if int(size) != int(unsafe.Sizeof(elf.Prog64{})) || n > maxSegments || at > 1<<20 {
-		return 0, fmt.Errorf("%d program headers of %d bytes at %#x, want at most %d of %d", n, size, at, maxSegments, unsafe.Sizeof(elf.Prog64{}))
+		return 0, fmt.Errorf("%d program headers of %d bytes at %#x, want at most %d of %d", n, size, at, maxSegments,
+			unsafe.Sizeof(elf.Prog64{}))
 	}
 	headers := make([]byte, int(n)*int(size))
 	if _, err := r.ReadAt(headers, int64(at)); err != nil {

@@ -173,14 +173,16 @@ func TestSources(t *testing.T) {
 
 func TestParseZones(t *testing.T) {
 	zone := func(name string, first, spanned uint64) string {
-		return fmt.Sprintf("Node 0, zone %8s\n  pages free 3840\n        spanned  %d\n        present  1\n  start_pfn:           %d\n", name, spanned, first)
+		return fmt.Sprintf("Node 0, zone %8s\n  pages free 3840\n        spanned  %d\n        present  1\n  start_pfn:           %d\n", name,
+			spanned, first)
 	}
 	for name, c := range map[string]struct {
 		text string
 		end  uint64
 		err  string
 	}{
-		"a machine":    {zone("DMA", 1, 4095) + zone("DMA32", 4096, 1044480) + zone("Normal", 1048576, 5505024) + zone("Movable", 0, 0), (1048576 + 5505024) * 4096, ""},
+		"a machine": {zone("DMA", 1, 4095) + zone("DMA32", 4096, 1044480) + zone("Normal", 1048576, 5505024) + zone("Movable", 0, 0),
+			(1048576 + 5505024) * 4096, ""},
 		"two nodes":    {zone("Normal", 1<<21, 1<<20) + strings.ReplaceAll(zone("Normal", 1<<20, 1<<20), "Node 0", "Node 1"), 3 << 32, ""},
 		"with devices": {zone("Normal", 1, 99) + zone("Device", 1<<30, 1<<20), 100 * 4096, ""},
 		"none":         {zone("Movable", 0, 0), 0, "no zone of memory"},
@@ -240,12 +242,13 @@ func TestAskTellers(t *testing.T) {
 		tried   []uint64
 		err     string
 	}{
-		"the first":          {[]source{say(aBase), say(aBase - mapStep)}, []uint64{aBase}, ""},
-		"the second":         {[]source{silent, say(aBase)}, []uint64{aBase}, ""},
-		"not proved":         {[]source{say(aBase - mapStep), say(aBase)}, []uint64{aBase - mapStep, aBase}, ""},
-		"nobody":             {[]source{silent}, nil, "nobody: says nothing"},
-		"none":               {nil, nil, ErrNotFound.Error()},
-		"all reasons":        {[]source{silent, say(aBase + mapStep)}, []uint64{aBase + mapStep}, "says nothing; someone: 0xffff9c2f80000000 is not where it is"},
+		"the first":  {[]source{say(aBase), say(aBase - mapStep)}, []uint64{aBase}, ""},
+		"the second": {[]source{silent, say(aBase)}, []uint64{aBase}, ""},
+		"not proved": {[]source{say(aBase - mapStep), say(aBase)}, []uint64{aBase - mapStep, aBase}, ""},
+		"nobody":     {[]source{silent}, nil, "nobody: says nothing"},
+		"none":       {nil, nil, ErrNotFound.Error()},
+		"all reasons": {[]source{silent, say(aBase + mapStep)}, []uint64{aBase + mapStep},
+			"says nothing; someone: 0xffff9c2f80000000 is not where it is"},
 		"above the tables":   {[]source{say(aBase + 6<<30)}, nil, "cannot be where it begins with page tables"},
 		"too far below":      {[]source{say(aBase - 3<<30)}, nil, "cannot be where it begins with page tables"},
 		"the lowest":         {[]source{say(aBase - 2<<30)}, []uint64{aBase - 2<<30}, "is not where it is"},
@@ -274,9 +277,11 @@ func TestAskTellers(t *testing.T) {
 			require.Equal(t, "someone", d.Source)
 		})
 	}
-	_, err := askSources([]source{say(aBase)}, mask, nil, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
+	_, err := askSources([]source{say(aBase)}, mask, nil, known,
+		func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
 	require.ErrorContains(t, err, "cannot be run")
-	d, err := askSources([]source{say(lowestMap5)}, mask, nil, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
+	d, err := askSources([]source{say(lowestMap5)}, mask, nil, place{lowestMap5 + 4096, 8 << 30},
+		func(bpf.ProveDirectMap) (bool, error) { return true, nil })
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), d.Levels)
 }

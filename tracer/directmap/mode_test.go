@@ -39,7 +39,8 @@ func TestBootedSeries(t *testing.T) {
 }
 
 func TestSeriesOf(t *testing.T) {
-	for release, want := range map[string]string{"6.18.44-fc-v669": "6.18", "7.2.13+deb14-cloud-amd64": "7.2", "6.1-rc1": "6.1", "10.0": "10.0"} {
+	for release, want := range map[string]string{"6.18.44-fc-v669": "6.18", "7.2.13+deb14-cloud-amd64": "7.2", "6.1-rc1": "6.1",
+		"10.0": "10.0"} {
 		major, minor, err := seriesOf(release)
 		require.NoError(t, err)
 		require.Equal(t, want, fmt.Sprintf("%d.%d", major, minor))
@@ -51,7 +52,8 @@ func TestSeriesOf(t *testing.T) {
 }
 
 func TestSafe(t *testing.T) {
-	byRCU, notByRCU, reclaim := map[string]string{rcuOption: "y"}, map[string]string{"CONFIG_X86": "y"}, map[string]string{rcuOption: "y", rcuReclaim: "y"}
+	byRCU, notByRCU, reclaim := map[string]string{rcuOption: "y"}, map[string]string{"CONFIG_X86": "y"},
+		map[string]string{rcuOption: "y", rcuReclaim: "y"}
 	for _, c := range []struct {
 		kernelFacts
 		why string // empty: it is safe

@@ -23,13 +23,15 @@ func TestFeatures(t *testing.T) {
 	}
 	asked := map[asm.BuiltinFunc]bool{}
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnProbeReadUser, asm.FnProbeReadKernel, asm.FnTaskStorageGet, asm.FnTaskStorageDelete, asm.FnGetCurrentTaskBtf, asm.FnGetAttachCookie, asm.FnFindVma,
+		asm.FnProbeReadUser, asm.FnProbeReadKernel, asm.FnTaskStorageGet, asm.FnTaskStorageDelete, asm.FnGetCurrentTaskBtf,
+		asm.FnGetAttachCookie, asm.FnFindVma,
 	} {
 		asked[f] = true
 	}
 	// As old as the ring buffer, or older (bpf-helpers(7)).
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnGetPrandomU32, asm.FnTailCall, asm.FnGetSmpProcessorId,
+		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs,
+		asm.FnGetPrandomU32, asm.FnTailCall, asm.FnGetSmpProcessorId,
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 	} {
 		asked[f] = true
@@ -66,5 +68,6 @@ func TestRefusal(t *testing.T) {
 	t.Cleanup(func() { All = all })
 	lacks := func() error { return ErrMissing }
 	All = []Feature{{"a map", "9.1", "", lacks}, {"a luxury", "9.2", "is done without", lacks}, {"a helper", "9.3", "", lacks}}
-	require.Regexp(t, `^Linux \S+ cannot be traced on, it lacks a map \(since 9.1\), a helper \(since 9.3\): argument list too long$`, Refusal(err))
+	require.Regexp(t, `^Linux \S+ cannot be traced on, it lacks a map \(since 9.1\), a helper \(since 9.3\): argument list too long$`,
+		Refusal(err))
 }

@@ -219,11 +219,14 @@ func driverMemory(m maker) []Row {
 		// A node's address is fixed when it is added; it has memory from its first launch on.
 		m.alloc("cuGraphAddMemAllocNode", event.LayerVirtual, outField(4, nodeAddr), field(4, nodeBytes)),
 		m.free("cuGraphAddMemFreeNode", event.LayerVirtual, event.ObjectMemory, arg(4)),
-		m.alloc("cuGraphAddNode", event.LayerVirtual, outField(4, nodeUnion+nodeAddr), field(4, nodeUnion+nodeBytes)).when(field32(4, 0), nodeMemAlloc),
+		m.alloc("cuGraphAddNode", event.LayerVirtual, outField(4, nodeUnion+nodeAddr), field(4, nodeUnion+nodeBytes)).when(field32(4, 0),
+			nodeMemAlloc),
 		m.free("cuGraphAddNode", event.LayerVirtual, event.ObjectMemory, field(4, nodeUnion)).when(field32(4, 0), nodeMemFree),
-		m.alloc("cuGraphAddNode_v3", event.LayerVirtual, outField(5, nodeUnion+nodeAddr), field(5, nodeUnion+nodeBytes)).when(field32(5, 0), nodeMemAlloc),
+		m.alloc("cuGraphAddNode_v3", event.LayerVirtual, outField(5, nodeUnion+nodeAddr), field(5, nodeUnion+nodeBytes)).when(field32(5, 0),
+			nodeMemAlloc),
 		m.free("cuGraphAddNode_v3", event.LayerVirtual, event.ObjectMemory, field(5, nodeUnion)).when(field32(5, 0), nodeMemFree),
-		m.alloc("cuGraphAddNode_v2", event.LayerVirtual, outField(5, nodeUnion+nodeAddr), field(5, nodeUnion+nodeBytes)).when(field32(5, 0), nodeMemAlloc),
+		m.alloc("cuGraphAddNode_v2", event.LayerVirtual, outField(5, nodeUnion+nodeAddr), field(5, nodeUnion+nodeBytes)).when(field32(5, 0),
+			nodeMemAlloc),
 		m.free("cuGraphAddNode_v2", event.LayerVirtual, event.ObjectMemory, field(5, nodeUnion)).when(field32(5, 0), nodeMemFree),
 		m.trim("cuDeviceGraphMemTrim", none).on(arg32(0)),
 	}
@@ -318,7 +321,8 @@ func runtimeMemory(m maker) []Row {
 
 		m.array("cudaMallocArray", dims(channelsOf(1, 0), arg32(4), arg(2), arg(3))...).sized(runtimeArray).where(runtimeBacked),
 		m.array("cudaMalloc3DArray", dims(channelsOf(1, 0), arg32(2), stack(0), stack(1), stack(2))...).sized(runtimeArray).where(runtimeBacked),
-		m.array("cudaMallocMipmappedArray", dims(channelsOf(1, 0), arg32(3), stack(0), stack(1), stack(2), arg32(2))...).sized(runtimeMipmap).where(runtimeBacked),
+		m.array("cudaMallocMipmappedArray", dims(channelsOf(1, 0), arg32(3), stack(0), stack(1), stack(2), arg32(2))...).sized(
+			runtimeMipmap).where(runtimeBacked),
 		m.free("cudaFreeArray", device, event.ObjectArray, arg(0)),
 		m.free("cudaFreeMipmappedArray", device, event.ObjectArray, arg(0)),
 

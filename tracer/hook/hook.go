@@ -66,7 +66,8 @@ var (
 	// Autograd is PyTorch without its allocators; only functions that mark steps are traced.
 	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
 	// BFC is a library with TensorFlow's or XLA's allocator: TensorFlow, or the plugin by which JAX uses a GPU.
-	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so", "xla_extension.so"}}
+	BFC = &Library{Name: "BFC allocator", Globs: []string{"libtensorflow_framework.so*", "xla_cuda_plugin.so", "xla_rocm_plugin.so",
+		"xla_extension.so"}}
 	// CuPy is the module of CuPy that has its memory pool.
 	CuPy = &Library{Name: "CuPy pool", Globs: []string{"cupy/cuda/memory.*.so"}}
 	// RMM is RAPIDS' memory manager, and the library through which PyTorch uses it.

@@ -253,7 +253,8 @@ func TestMatchesNameRefuses(t *testing.T) {
 }
 
 func TestName(t *testing.T) {
-	for symbol, want := range map[string]string{"cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree", "cuCtxCreate_v4": "cuCtxCreate", "cuMemAllocAsync_ptsz": "cuMemAllocAsync_ptsz", "cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree"} {
+	for symbol, want := range map[string]string{"cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree", "cuCtxCreate_v4": "cuCtxCreate",
+		"cuMemAllocAsync_ptsz": "cuMemAllocAsync_ptsz", "cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree"} {
 		for _, l := range []*Library{Driver, Runtime} {
 			for i := range Rows {
 				if Rows[i].Library == l && Rows[i].Symbol == symbol {

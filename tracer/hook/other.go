@@ -32,7 +32,8 @@ func hipMemory(m maker) []Row {
 
 		m.array("hipMallocArray", dims(channelsOf(1, 0), arg32(4), arg(2), arg(3))...).sized(runtimeArray).where(runtimeBacked),
 		m.array("hipMalloc3DArray", dims(channelsOf(1, 0), arg32(2), stack(0), stack(1), stack(2))...).sized(runtimeArray).where(runtimeBacked),
-		m.array("hipMallocMipmappedArray", dims(channelsOf(1, 0), arg32(3), stack(0), stack(1), stack(2), arg32(2))...).sized(runtimeMipmap).where(runtimeBacked),
+		m.array("hipMallocMipmappedArray", dims(channelsOf(1, 0), arg32(3), stack(0), stack(1), stack(2), arg32(2))...).sized(
+			runtimeMipmap).where(runtimeBacked),
 		m.array("hipArrayCreate", field(1, arrayFormat), field(1, 0), field(1, 8)).sized(array2D),
 		m.array("hipArray3DCreate", array3D(1, 0)...).sized(array).where(backed),
 		m.array("hipMipmappedArrayCreate", dims(array3D(1, 0), arg32(2))...).sized(mipmap).where(backed),
@@ -92,7 +93,8 @@ func hipOthers(m maker) []Row {
 		m.alloc("hipGraphAddMemAllocNode", event.LayerVirtual, outField(4, nodeAddr), field(4, nodeBytes)),
 		m.free("hipDrvGraphAddMemFreeNode", event.LayerVirtual, event.ObjectMemory, arg(4)),
 		m.free("hipGraphAddMemFreeNode", event.LayerVirtual, event.ObjectMemory, arg(4)),
-		m.alloc("hipGraphAddNode", event.LayerVirtual, outField(4, nodeUnion+nodeAddr), field(4, nodeUnion+nodeBytes)).when(field32(4, 0), nodeMemAlloc),
+		m.alloc("hipGraphAddNode", event.LayerVirtual, outField(4, nodeUnion+nodeAddr), field(4, nodeUnion+nodeBytes)).when(field32(4, 0),
+			nodeMemAlloc),
 		m.free("hipGraphAddNode", event.LayerVirtual, event.ObjectMemory, field(4, nodeUnion)).when(field32(4, 0), nodeMemFree),
 		m.context("hipCtxCreate", out(0), arg32(2)).current(),
 		m.reset("hipCtxDestroy", arg(0), none),

@@ -95,12 +95,14 @@ func TestCompareStack(t *testing.T) {
 		"unwound from copy": {&event.Stack{Frames: native(0x10, 0x20, 0x30), Status: event.StatusUnwound}, true, ""},
 		"none":              {nil, true, "a trace would be without stacks: a stack of 3 frames was not recorded"},
 		"empty":             {&event.Stack{Status: event.StatusNoScratch}, true, "of 3 frames 0 are there: no scratch"},
-		"ends early":        {&event.Stack{Frames: native(0x10, 0x20), Status: event.StatusNoRow}, true, "of 3 frames 2 are there: no unwind row"},
-		"too few":           {&event.Stack{Frames: native(0x10)}, true, "1 frames, and not 3"},
-		"another":           {&event.Stack{Frames: native(0x10, 0x21, 0x30)}, true, "frame 1 of 3 is 0x0 at 0x21, and not at 0x20"},
-		"one too many":      {&event.Stack{Frames: native(0x10, 0x20, 0x30, 0x40)}, true, "4 frames, and not 3"},
-		"not complete":      {&event.Stack{Frames: native(0x10, 0x20, 0x30, 0x40), Status: event.StatusUnreadable}, false, "of 3 frames 3 are there: unreadable"},
-		"Python":            {&event.Stack{Frames: []event.Frame{{Kind: event.FramePython, Offset: 0x10}}}, true, "frame 0 of 3"},
+		"ends early": {&event.Stack{Frames: native(0x10, 0x20), Status: event.StatusNoRow}, true,
+			"of 3 frames 2 are there: no unwind row"},
+		"too few":      {&event.Stack{Frames: native(0x10)}, true, "1 frames, and not 3"},
+		"another":      {&event.Stack{Frames: native(0x10, 0x21, 0x30)}, true, "frame 1 of 3 is 0x0 at 0x21, and not at 0x20"},
+		"one too many": {&event.Stack{Frames: native(0x10, 0x20, 0x30, 0x40)}, true, "4 frames, and not 3"},
+		"not complete": {&event.Stack{Frames: native(0x10, 0x20, 0x30, 0x40), Status: event.StatusUnreadable}, false,
+			"of 3 frames 3 are there: unreadable"},
+		"Python": {&event.Stack{Frames: []event.Frame{{Kind: event.FramePython, Offset: 0x10}}}, true, "frame 0 of 3"},
 	} {
 		err := compareStack(c.stack, 0, want, c.whole)
 		if c.says == "" {
@@ -178,7 +180,8 @@ func runAsNobody(t *testing.T, test, how, rights string) string {
 	require.NoError(t, os.Chmod(dir, 0o755))
 	program := filepath.Join(dir, "test")
 	require.NoError(t, exec.Command("cp", os.Args[0], program).Run())
-	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+rights, "--ambient-caps=-all,"+rights,
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+rights,
+		"--ambient-caps=-all,"+rights,
 		program, "-test.run", "^"+test+"$")
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), childTest+"="+how)

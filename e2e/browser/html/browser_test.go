@@ -185,9 +185,11 @@ func (p *tab) amount() amount {
 	p.t.Helper()
 	a := amount{p.number(`document.getElementById('total').dataset.blocks`), p.number(`document.getElementById('total').dataset.bytes`)}
 	if a.bytes > 0 {
-		require.Equal(p.t, a, amount{p.number(`document.getElementById('flame').dataset.blocks`), p.number(`document.getElementById('flame').dataset.bytes`)}, "flame graph")
+		require.Equal(p.t, a, amount{p.number(`document.getElementById('flame').dataset.blocks`),
+			p.number(`document.getElementById('flame').dataset.bytes`)}, "flame graph")
 	}
-	require.Equal(p.t, a.bytes, p.number(`[...document.querySelectorAll('td[data-measure=value]')].reduce((n, td) => n + Number(td.dataset.bytes), 0)`), "table")
+	require.Equal(p.t, a.bytes, p.number(`[...document.querySelectorAll('td[data-measure=value]')].reduce((n, td) => n + `+
+		`Number(td.dataset.bytes), 0)`), "table")
 	return a
 }
 
@@ -212,14 +214,16 @@ func (p *tab) jump(name string) {
 // choose chooses from a list; by the value.
 func (p *tab) choose(id, value string) {
 	p.t.Helper()
-	require.Equal(p.t, value, eval[string](p, `(() => { const s = document.getElementById('`+id+`'); s.value = '`+value+`'; s.dispatchEvent(new Event('change')); return s.value; })()`))
+	require.Equal(p.t, value, eval[string](p, `(() => { const s = document.getElementById('`+id+`'); s.value = '`+value+
+		`'; s.dispatchEvent(new Event('change')); return s.value; })()`))
 }
 
 // place is a point of the curve, by its share of the width.
 func (p *tab) place(share float64) (x, y float64) {
 	p.t.Helper()
 	p.run(chromedp.ScrollIntoView(chromedp.CSS(`#curve`)))
-	box := eval[[]float64](p, `(() => { const b = document.getElementById('curve').getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; })()`)
+	box := eval[[]float64](p, `(() => { const b = document.getElementById('curve').getBoundingClientRect(); return [b.left, b.top, `+
+		`b.width, b.height]; })()`)
 	return box[0] + 66 + share*(box[2]-66-16), box[1] + box[3]/2
 }
 
@@ -228,8 +232,10 @@ func (p *tab) drag(from, to float64) {
 	p.t.Helper()
 	x, y := p.place(from)
 	to, _ = p.place(to)
-	p.run(chromedp.MouseEvent(chromedp.MouseMoved, x, y), chromedp.MouseEvent(chromedp.MousePressed, x, y, chromedp.ButtonLeft, chromedp.ClickCount(1)),
-		chromedp.MouseEvent(chromedp.MouseMoved, (x+to)/2, y, chromedp.ButtonLeft), chromedp.MouseEvent(chromedp.MouseMoved, to, y, chromedp.ButtonLeft),
+	p.run(chromedp.MouseEvent(chromedp.MouseMoved, x, y), chromedp.MouseEvent(chromedp.MousePressed, x, y, chromedp.ButtonLeft,
+		chromedp.ClickCount(1)),
+		chromedp.MouseEvent(chromedp.MouseMoved, (x+to)/2, y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(chromedp.MouseMoved, to, y, chromedp.ButtonLeft),
 		chromedp.MouseEvent(chromedp.MouseReleased, to, y, chromedp.ButtonLeft, chromedp.ClickCount(1)))
 }
 

@@ -17,7 +17,8 @@ import (
 
 // line is memory of a line of train.py.
 func line(folder string, n int, source string, bytes int64, blocks uint64) view.Row {
-	return view.Row{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes, Blocks: blocks}
+	return view.Row{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes,
+		Blocks: blocks}
 }
 
 func compared() *view.Difference {
@@ -40,19 +41,24 @@ func diffPage(in html.DiffInput) func(*bytes.Buffer) error {
 // TestDiffPage: the page has every row and the totals, sorts and searches them.
 func TestDiffPage(t *testing.T) {
 	d := compared()
-	p := openPage(t, diffPage(html.DiffInput{Difference: d, Before: "old/trace.gputrace, at the end", After: "new/trace.gputrace, at the end"}), theme("light"))
+	p := openPage(t, diffPage(html.DiffInput{Difference: d, Before: "old/trace.gputrace, at the end",
+		After: "new/trace.gputrace, at the end"}), theme("light"))
 	sum := func() string { return p.text(`document.getElementById('rowCount').dataset.bytes`) }
 	names := func() []string {
 		return eval[[]string](p, `[...document.querySelectorAll('#table tbody td.name')].map((td) => td.textContent)`)
 	}
 	require.Equal(t, fmt.Sprint(d.Bytes()), sum())
-	require.Equal(t, fmt.Sprint(d.Bytes()), p.text(`[...document.querySelectorAll('td.change')].reduce((n, td) => n + Number(td.dataset.bytes), 0)`))
-	require.Equal(t, "1.1 GiB|1.1 GiB|-17.0 MiB", p.text(`['before', 'after', 'change'].map((id) => document.getElementById(id).textContent).join('|')`))
+	require.Equal(t, fmt.Sprint(d.Bytes()), p.text(`[...document.querySelectorAll('td.change')].reduce((n, td) => n + `+
+		`Number(td.dataset.bytes), 0)`))
+	require.Equal(t, "1.1 GiB|1.1 GiB|-17.0 MiB",
+		p.text(`['before', 'after', 'change'].map((id) => document.getElementById(id).textContent).join('|')`))
 	require.Equal(t, []string{
-		"train.py:60 maingone", "train.py:41 mainmoved from train.py:38", "train.py:41 maingone", "train.py:42 mainnew", "cuBLAS", "train.py:43 mainnew",
+		"train.py:60 maingone", "train.py:41 mainmoved from train.py:38", "train.py:41 maingone", "train.py:42 mainnew", "cuBLAS",
+		"train.py:43 mainnew",
 		"train.py:70 main", "[lost events]",
 	}, names())
-	require.Equal(t, "-1", p.text(`[...document.querySelectorAll('#table tbody tr')].find((r) => r.textContent.startsWith('cuBLAS')).cells[5].textContent`), "one block less is not unknown")
+	require.Equal(t, "-1", p.text(`[...document.querySelectorAll('#table tbody tr')].find((r) => `+
+		`r.textContent.startsWith('cuBLAS')).cells[5].textContent`), "one block less is not unknown")
 	p.shoot("diff")
 
 	p.click(`[data-sort=before]`)
@@ -70,7 +76,8 @@ func TestDiffPageHostile(t *testing.T) {
 	var entries []view.Row
 	for i, name := range hostile {
 		call := view.Call{Name: name, Func: name, File: name, Line: i + 1}
-		entries = append(entries, view.Row{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []view.Call{call}, Bytes: int64(i + 1), Blocks: 1})
+		entries = append(entries, view.Row{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []view.Call{call},
+			Bytes: int64(i + 1), Blocks: 1})
 	}
 	d := view.Diff(nil, entries, view.ByStack)
 	p := openPage(t, diffPage(html.DiffInput{Difference: d, Before: hostile[0], After: hostile[1]}))

@@ -103,8 +103,10 @@ func TestPeakAndEnd(t *testing.T) {
 	p.choose("part", "-1")
 	p.choose("memory", "gpu")
 	require.Equal(t, end.Total(), p.amount().bytes)
-	require.Equal(t, end.Snapshot.Accounts[0].Allocated+end.Snapshot.Accounts[1].Allocated, p.number(`document.querySelector('[data-name=live]').dataset.bytes`))
-	require.Equal(t, "true", p.text(`document.getElementById('tiles').hidden || !document.querySelector('[data-name=lost]')`), "no card for nothing")
+	require.Equal(t, end.Snapshot.Accounts[0].Allocated+end.Snapshot.Accounts[1].Allocated,
+		p.number(`document.querySelector('[data-name=live]').dataset.bytes`))
+	require.Equal(t, "true", p.text(`document.getElementById('tiles').hidden || !document.querySelector('[data-name=lost]')`),
+		"no card for nothing")
 	require.Contains(t, p.text(`document.getElementById('facts').textContent`), "3,000, 0 lost, stacks "+shareComplete(end)+" complete")
 	p.shoot("end")
 }
@@ -129,7 +131,8 @@ func TestRefused(t *testing.T) {
 	_, to := p.chosen()
 	require.EqualValues(t, first+1, to)
 	site := heap.Block{PID: s.Events[first].PID, Stack: s.Events[first].Stack}
-	require.Contains(t, p.text(`document.getElementById('when').textContent`), "out of memory: 1.0 TiB refused, asked for by "+traceOf(t, s).SiteName(&site))
+	require.Contains(t, p.text(`document.getElementById('when').textContent`), "out of memory: 1.0 TiB refused, asked for by "+traceOf(t,
+		s).SiteName(&site))
 	refused := 0
 	for i := range s.Events {
 		if s.Events[i].Kind == event.KindOutOfMemory {
@@ -156,7 +159,8 @@ func TestMoments(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, view.Total(), p.amount().bytes)
 				wantTime := s.Events[0].Time + uint64(at*float64(trace.Last()-trace.First()))
-				require.InDelta(t, float64(wantTime), float64(s.Events[to-1].Time), float64(trace.Last()-trace.First())/30, "the moment is near the click")
+				require.InDelta(t, float64(wantTime), float64(s.Events[to-1].Time), float64(trace.Last()-trace.First())/30,
+					"the moment is near the click")
 				seen[to] = true
 			}
 			require.Len(t, seen, 5)
@@ -195,7 +199,8 @@ func TestZoom(t *testing.T) {
 	p.clickAt(0.5)
 	_, before := p.chosen()
 	for range 12 {
-		eval[any](p, fmt.Sprintf(`document.getElementById('curve').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: %f, clientY: %f, cancelable: true})); 0`, x, y))
+		eval[any](p, fmt.Sprintf(`document.getElementById('curve').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: %f, clientY: `+
+			`%f, cancelable: true})); 0`, x, y))
 	}
 	p.clickAt(0.5)
 	_, middle := p.chosen()
@@ -250,7 +255,8 @@ func TestFlame(t *testing.T) {
 	require.Contains(t, tip, file)
 	require.Equal(t, largest.bytes, p.number(`document.getElementById('flameTip').innerText.match(/([\d,]+) B\n/)[1].replaceAll(',', '')`))
 	p.run(chromedp.MouseClickXY(x, y))
-	require.Equal(t, largest, amount{p.number(`document.getElementById('flame').dataset.blocks`), p.number(`document.getElementById('flame').dataset.bytes`)})
+	require.Equal(t, largest, amount{p.number(`document.getElementById('flame').dataset.blocks`),
+		p.number(`document.getElementById('flame').dataset.bytes`)})
 	require.Equal(t, largest, p.amount(), "the table and the figure above are filtered like the flame graph")
 	p.run(chromedp.KeyEvent(kb.Escape))
 	require.Equal(t, all, p.amount())
@@ -284,7 +290,8 @@ func TestFilters(t *testing.T) {
 		for ; uint64(1)<<(class-1) < b.Size; class++ {
 		}
 		classes[fmt.Sprint(class)] = classes[fmt.Sprint(class)].plus(1, b.Size)
-		if st := s.Stack(b.Stack); st != nil && slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return strings.HasPrefix(f.Func, "f3.") }) {
+		if st := s.Stack(b.Stack); st != nil && slices.ContainsFunc(st.Frames,
+			func(f event.Frame) bool { return strings.HasPrefix(f.Func, "f3.") }) {
 			named = named.plus(1, b.Size)
 		}
 	}
@@ -308,8 +315,10 @@ func TestFilters(t *testing.T) {
 	all := p.amount()
 	require.Greater(t, all.bytes, named.bytes)
 	p.click(`#table tbody tr:nth-child(2)`)
-	row := amount{p.number(`document.querySelector('tr.on td.blocks').dataset.blocks`), p.number(`document.querySelector('tr.on td.bytes').dataset.bytes`)}
-	require.Equal(t, row, amount{p.number(`document.getElementById('flame').dataset.blocks`), p.number(`document.getElementById('flame').dataset.bytes`)})
+	row := amount{p.number(`document.querySelector('tr.on td.blocks').dataset.blocks`),
+		p.number(`document.querySelector('tr.on td.bytes').dataset.bytes`)}
+	require.Equal(t, row, amount{p.number(`document.getElementById('flame').dataset.blocks`),
+		p.number(`document.getElementById('flame').dataset.bytes`)})
 	require.Less(t, row.bytes, all.bytes)
 	p.shoot("row")
 	p.run(chromedp.KeyEvent(kb.Escape))
@@ -357,7 +366,8 @@ func TestHostileNames(t *testing.T) {
 		id := event.StackID(i + 1)
 		s.Stacks[id] = &event.Stack{ID: id, Frames: []event.Frame{{Kind: event.FramePython, Func: name, File: "/tmp/" + name, Line: 1}}}
 		s.Events = append(s.Events, event.Event{
-			Time: uint64(i + 1), PID: 1, TID: 2, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: uint64(i+1) << 20, Size: 1 << 10, Requested: 1,
+			Time: uint64(i + 1), PID: 1, TID: 2, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: uint64(i+1) << 20, Size: 1 << 10,
+			Requested: 1,
 			Allocated: uint64(i+1) << 10, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown, Stack: id,
 		})
 	}
@@ -381,7 +391,8 @@ func TestHostileNames(t *testing.T) {
 			require.False(t, r < ' ' || r == '\u202e')
 		}
 	}
-	require.LessOrEqual(t, p.number(`document.documentElement.scrollWidth`), p.number(`window.innerWidth`), "a long name is broken, not the page")
+	require.LessOrEqual(t, p.number(`document.documentElement.scrollWidth`), p.number(`window.innerWidth`),
+		"a long name is broken, not the page")
 	p.shoot("hostile")
 }
 
@@ -391,7 +402,8 @@ func TestThemes(t *testing.T) {
 		p := open(t, pageOf(t, traceOf(t, stream(25, 3000)), nil), theme(name))
 		require.Equal(t, name, p.text(`document.documentElement.dataset.theme`))
 		ground := p.text(`getComputedStyle(document.body).backgroundColor`)
-		drawn := p.number(`new Set(new Uint32Array(document.getElementById('curve').getContext('2d').getImageData(0, 0, 1000, 200).data.buffer)).size`)
+		drawn := p.number(`new Set(new Uint32Array(document.getElementById('curve').getContext('2d').getImageData(0, 0, 1000, ` +
+			`200).data.buffer)).size`)
 		require.Greater(t, drawn, uint64(10), "colours of the curve")
 		p.shoot(name)
 		p.click(`#theme`)
@@ -488,7 +500,8 @@ func TestLarge(t *testing.T) {
 		mark := func(name string) float64 {
 			return eval[float64](p, `performance.getEntriesByName('`+name+`')[0].startTime`)
 		}
-		t.Logf("%d events: %d bytes, condensed in %v, curve after %.0f ms, all after %.0f ms; %d lives, %d moments", *largeEvents, out.Len(), condensed,
+		t.Logf("%d events: %d bytes, condensed in %v, curve after %.0f ms, all after %.0f ms; %d lives, %d moments", *largeEvents, out.Len(),
+			condensed,
 			mark("curve"), mark("ready"), len(in.Model.Lifetimes), len(in.Model.Moments))
 		picture = min(picture, mark("curve"))
 	}

@@ -26,7 +26,8 @@ func judged(t *testing.T) html.Input {
 	in.Script, in.Program = "train.py --steps 60", "/opt/venv/bin/python /home/anna/work/train.py --steps 60"
 	in.Verdict = &html.Verdict{
 		Kind: html.VerdictGrowing, Word: "GROWING", Text: "train.py:41 main keeps 1.1 MiB more each step, since step 2 of 60",
-		Findings: []html.Finding{{Title: "losses[0..57].grad_fn", Search: "f3.<locals>", Lines: []string{"allocated at train.py:41 main", "append loss.item() instead"}}},
+		Findings: []html.Finding{{Title: "losses[0..57].grad_fn", Search: "f3.<locals>",
+			Lines: []string{"allocated at train.py:41 main", "append loss.item() instead"}}},
 	}
 	in.Capacity = map[event.Device]html.Capacity{}
 	for i := range in.Model.Parts {
@@ -105,7 +106,8 @@ func TestSegments(t *testing.T) {
 			return p.text(`document.getElementById('segmentsText').dataset.used`) == fmt.Sprint(used)
 		}, waits, poll, "after %d events: %d, want %d", to, p.text(`document.getElementById('segmentsText').dataset.used`), used)
 		require.Equal(t, reserved, p.number(`document.getElementById('segmentsText').dataset.reserved`))
-		require.Equal(t, reserved, p.number(`['used', 'holes', 'free'].reduce((n, k) => n + Number(document.getElementById('segmentsText').dataset[k]), 0)`))
+		require.Equal(t, reserved, p.number(`['used', 'holes', 'free'].reduce((n, k) => n + `+
+			`Number(document.getElementById('segmentsText').dataset[k]), 0)`))
 	}
 	p.shoot("segments")
 }
@@ -170,7 +172,8 @@ func TestTips(t *testing.T) {
 	p.run(chromedp.ScrollIntoView(chromedp.CSS(`#flame`)))
 	box := eval[[]float64](p, `(() => { const b = document.getElementById('flame').getBoundingClientRect(); return [b.left, b.top]; })()`)
 	p.run(chromedp.MouseEvent(chromedp.MouseMoved, box[0]+8, box[1]+30))
-	tip := eval[[]float64](p, `(() => { const b = document.getElementById('flameTip').getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })()`)
+	tip := eval[[]float64](p, `(() => { const b = document.getElementById('flameTip').getBoundingClientRect(); return [b.left, b.top, `+
+		`b.right, b.bottom]; })()`)
 	require.Greater(t, tip[3]-tip[1], 40.0)
 	require.GreaterOrEqual(t, tip[0], 0.0)
 	require.LessOrEqual(t, tip[2], 400.0)
@@ -200,7 +203,8 @@ func TestLayerWithoutName(t *testing.T) {
 	script, err := os.ReadFile("../../../export/html/page/stack.js")
 	require.NoError(t, err)
 	last := func(rows string) string {
-		return eval[string](p, `(() => { const BEFORE = '[before attach]'; `+string(script)+`; return Stack.prototype.choose.call({rows: [`+rows+`]}).at(-1).name; })()`)
+		return eval[string](p, `(() => { const BEFORE = '[before attach]'; `+string(script)+`; return Stack.prototype.choose.call({rows: [`+
+			rows+`]}).at(-1).name; })()`)
 	}
 	const freed = `{name: '[freed before the end]', plain: true, before: false, mean: 7, first: 0, last: 0}`
 	const empty = `{name: '[holder not known]', plain: true, before: false, mean: 0, first: 0, last: 0}`

@@ -81,7 +81,8 @@ func open(program, file string, w, h int64, do func(ctx context.Context) error) 
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, media); err != nil {
 		return err
 	}
-	if err := chromedp.Do(ctx, chromedp.EmulateViewport(w, h), chromedp.Navigate(address), chromedp.WaitReady(chromedp.CSS(*ready))); err != nil {
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(w, h), chromedp.Navigate(address),
+		chromedp.WaitReady(chromedp.CSS(*ready))); err != nil {
 		return err
 	}
 	return do(ctx)

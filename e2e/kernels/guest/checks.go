@@ -39,10 +39,12 @@ const pythonCalls = "GPUTRACE_STACK_CALLS=150"
 // whole are the checks of every kernel that tracing works on. Nothing in them needs a disk.
 var whole = []check{
 	{"record", record},
-	{"C stacks", compared{"TestNativeStacks/^natives(-now)?$", `(\d+) reports of`, enoughNative[runtime.GOARCH], "stacks equal the program's own", ""}.run},
+	{"C stacks", compared{"TestNativeStacks/^natives(-now)?$", `(\d+) reports of`, enoughNative[runtime.GOARCH],
+		"stacks equal the program's own", ""}.run},
 	{"Python 3.11 stacks", compared{"TestPythonStacks/^3.11$", `(\d+) calls in`, enough, "stacks equal the interpreter's", pythonCalls}.run},
 	{"Python 3.13 stacks", compared{"TestPythonStacks/^3.13$", `(\d+) calls in`, enough, "stacks equal the interpreter's", pythonCalls}.run},
-	{"driver calls", compared{"TestLedger/^(one_thread|threads|failing_frees)$", `(\d+) of the ledger`, 1000, "calls equal the driver's ledger", ""}.run},
+	{"driver calls", compared{"TestLedger/^(one_thread|threads|failing_frees)$", `(\d+) of the ledger`, 1000,
+		"calls equal the driver's ledger", ""}.run},
 	threads,
 	{"kill -9", compared{"TestKillNative", "", 0, "the program goes on, without probes", ""}.run},
 	{"doctor", doctor},
@@ -50,7 +52,8 @@ var whole = []check{
 }
 
 // threads is the check by many threads that report without a pause, and of all that is made with -many.
-var threads = check{"threads", compared{"TestThreads", `(\d+) of \d+ calls in`, enough, "calls of 1, 16 and 64 threads are events, the rest are counted", ""}.run}
+var threads = check{"threads", compared{"TestThreads", `(\d+) of \d+ calls in`, enough,
+	"calls of 1, 16 and 64 threads are events, the rest are counted", ""}.run}
 
 // many are those of a guest with many CPUs.
 var many = []check{threads, {"cores", cores}}
@@ -130,7 +133,8 @@ func startTraced(ctx context.Context) (*traced, error) {
 		return nil, err
 	}
 	t := &traced{dir: dir, ended: make(chan error, 1)}
-	t.program = exec.CommandContext(ctx, filepath.Join(programs, "forks"), "--children", blocks, "--calls", "1", "--go", t.file("go"), "--hold", t.file("hold"))
+	t.program = exec.CommandContext(ctx, filepath.Join(programs, "forks"), "--children", blocks, "--calls", "1", "--go", t.file("go"),
+		"--hold", t.file("hold"))
 	said, err := t.program.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -142,7 +146,8 @@ func startTraced(ctx context.Context) (*traced, error) {
 	if !t.said.Scan() { // READY
 		return nil, errors.New("the program does not start")
 	}
-	t.gputrace = exec.CommandContext(ctx, binary, "-v", "-p", strconv.Itoa(t.program.Process.Pid), "-o", t.file("out"), "--ready-file", t.file("ready"))
+	t.gputrace = exec.CommandContext(ctx, binary, "-v", "-p", strconv.Itoa(t.program.Process.Pid), "-o", t.file("out"), "--ready-file",
+		t.file("ready"))
 	t.gputrace.Stdout, t.gputrace.Stderr = &t.out, &t.out
 	if err := t.gputrace.Start(); err != nil {
 		t.stop()

@@ -59,7 +59,8 @@ func TestFitHolder(t *testing.T) {
 // TestFitMarked: the line is there in any width, the mark as long as there is room for both.
 func TestFitMarked(t *testing.T) {
 	const one = "[backward between] sft.py:15 T.compute_loss"
-	for width, want := range map[int]string{60: one, 43: one, 42: "[backward between] sft.py:15 compute_loss", 36: "[backward between] sft.py:15", 27: "[…] sft.py:15 compute_loss", 22: "[…] sft.py:15 compute…", 16: "[…] sft.py:15"} {
+	for width, want := range map[int]string{60: one, 43: one, 42: "[backward between] sft.py:15 compute_loss",
+		36: "[backward between] sft.py:15", 27: "[…] sft.py:15 compute_loss", 22: "[…] sft.py:15 compute…", 16: "[…] sft.py:15"} {
 		require.Equal(t, want, FitMarked(one, width), width)
 	}
 	require.Equal(t, "[backward between] a.py:1 …", FitMarked("[backward between] a.py:1 f and a.py:2 g", 38))

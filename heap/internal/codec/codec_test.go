@@ -54,7 +54,8 @@ func (g *graph) code(c *Codec) {
 func made() *graph {
 	one, two := 1, 2
 	g := &graph{
-		n: 300, small: 255, yes: true, x: 1 << 63, y: 1, f: fixed{7, -1}, text: "añ", list: []uint16{1, 65535}, pairs: map[string]uint8{"a": 1, "": 2},
+		n: 300, small: 255, yes: true, x: 1 << 63, y: 1, f: fixed{7, -1}, text: "añ", list: []uint16{1, 65535},
+		pairs: map[string]uint8{"a": 1, "": 2},
 		first: &two,
 	}
 	g.table.Add(&one)

@@ -33,10 +33,11 @@ func TestBlocks(t *testing.T) {
 		in   Input
 		want Plan
 	}{
-		"nothing":              {Input{}, Plan{}},
-		"freed meanwhile":      {Input{Seen: []event.ObservedBlock{read(1, 4, 4)}, Freed: map[uint64]struct{}{1: {}}}, Plan{Dirty: 1}},
-		"read only":            {Input{Seen: []event.ObservedBlock{read(1, 4, 4)}, Total: 4}, Plan{Added: []event.ObservedBlock{read(1, 4, 4)}}},
-		"read twice":           {Input{Seen: []event.ObservedBlock{read(1, 4, 4), read(1, 4, 4)}, Total: 4}, Plan{Added: []event.ObservedBlock{read(1, 4, 4)}}},
+		"nothing":         {Input{}, Plan{}},
+		"freed meanwhile": {Input{Seen: []event.ObservedBlock{read(1, 4, 4)}, Freed: map[uint64]struct{}{1: {}}}, Plan{Dirty: 1}},
+		"read only":       {Input{Seen: []event.ObservedBlock{read(1, 4, 4)}, Total: 4}, Plan{Added: []event.ObservedBlock{read(1, 4, 4)}}},
+		"read twice": {Input{Seen: []event.ObservedBlock{read(1, 4, 4), read(1, 4, 4)}, Total: 4},
+			Plan{Added: []event.ObservedBlock{read(1, 4, 4)}}},
 		"allocated meanwhile":  {Input{Live: []Live{younger}, Total: 4}, Plan{Dirty: 1}},
 		"its free was lost":    {Input{Live: []Live{live(1, 4, 4, 0)}}, Plan{Retire: []uint32{1}}},
 		"both":                 {Input{Live: []Live{live(1, 4, 4, 0)}, Seen: []event.ObservedBlock{read(1, 4, 4)}, Total: 4}, Plan{Kept: 1}},
@@ -49,7 +50,8 @@ func TestBlocks(t *testing.T) {
 			Input{Live: []Live{live(1, 4, 4, 0)}, Seen: []event.ObservedBlock{read(1, 4, 3)}, Total: 4},
 			Plan{Retire: []uint32{1}, Added: []event.ObservedBlock{read(1, 4, 3)}},
 		},
-		"a request that was not read": {Input{Live: []Live{live(1, 4, 4, 0)}, Seen: []event.ObservedBlock{read(1, 4, u)}, Total: 4}, Plan{Kept: 1}},
+		"a request that was not read": {Input{Live: []Live{live(1, 4, 4, 0)}, Seen: []event.ObservedBlock{read(1, 4, u)}, Total: 4},
+			Plan{Kept: 1}},
 		"a request that only was read": {
 			Input{Live: []Live{live(1, 4, u, 0)}, Seen: []event.ObservedBlock{read(1, 4, 3)}, Total: 4},
 			Plan{Kept: 1, Refine: []Refinement{{1, read(1, 4, 3)}}},
@@ -69,14 +71,16 @@ func TestBlocks(t *testing.T) {
 
 func TestBlocksRefused(t *testing.T) {
 	for why, in := range map[string]Input{
-		"no block can be 4 bytes at 0x0":                         {Seen: []event.ObservedBlock{read(0, 4, 4)}, Total: 4},
-		"no block can be 4 bytes at 0x8000000000000000":          {Seen: []event.ObservedBlock{read(1<<63, 4, 4)}, Total: 4},
-		"no block can be 0 bytes at 0x1":                         {Seen: []event.ObservedBlock{read(1, 0, 0)}},
-		"no block can be 144115188075855872 bytes at 0x1":        {Seen: []event.ObservedBlock{read(1, blocks.MaxBytes, 4)}, Total: blocks.MaxBytes},
-		"no block can be 5 bytes at 0x1":                         {Seen: []event.ObservedBlock{read(1, 5, blocks.MaxBytes)}, Total: 5},
-		"the blocks are 4 bytes, the allocator's total is 5":     {Seen: []event.ObservedBlock{read(1, 4, 4)}, Total: 5},
-		"two blocks at 0x4":                                      {Seen: []event.ObservedBlock{read(1, 4, 4), read(4, 4, 4)}, Total: 8},
-		"two blocks at 0x7":                                      {Seen: []event.ObservedBlock{read(4, 4, 4)}, Live: []Live{{Block: blocks.Block{Addr: 7, Size: 1, Time: 10}}}, Total: 5},
+		"no block can be 4 bytes at 0x0":                {Seen: []event.ObservedBlock{read(0, 4, 4)}, Total: 4},
+		"no block can be 4 bytes at 0x8000000000000000": {Seen: []event.ObservedBlock{read(1<<63, 4, 4)}, Total: 4},
+		"no block can be 0 bytes at 0x1":                {Seen: []event.ObservedBlock{read(1, 0, 0)}},
+		"no block can be 144115188075855872 bytes at 0x1": {Seen: []event.ObservedBlock{read(1, blocks.MaxBytes, 4)},
+			Total: blocks.MaxBytes},
+		"no block can be 5 bytes at 0x1":                     {Seen: []event.ObservedBlock{read(1, 5, blocks.MaxBytes)}, Total: 5},
+		"the blocks are 4 bytes, the allocator's total is 5": {Seen: []event.ObservedBlock{read(1, 4, 4)}, Total: 5},
+		"two blocks at 0x4":                                  {Seen: []event.ObservedBlock{read(1, 4, 4), read(4, 4, 4)}, Total: 8},
+		"two blocks at 0x7": {Seen: []event.ObservedBlock{read(4, 4, 4)},
+			Live: []Live{{Block: blocks.Block{Addr: 7, Size: 1, Time: 10}}}, Total: 5},
 		"the blocks are 0 bytes, the allocator's total is 1 ...": {Live: []Live{live(1, 4, 4, 0)}, Total: 1},
 	} {
 		in.From = 10

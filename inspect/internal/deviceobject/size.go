@@ -72,7 +72,8 @@ func sizeOf(b []byte) (size uint64, ok bool) {
 	for _, l := range propertyLayouts {
 		total, shared := binary.LittleEndian.Uint64(b[l.total:]), binary.LittleEndian.Uint64(b[l.sharedMemory:])
 		warp, threads := binary.LittleEndian.Uint32(b[l.warp:]), binary.LittleEndian.Uint32(b[l.threads:])
-		if total >= 64<<20 && total < maxDevice && shared >= 16<<10 && shared <= 1<<20 && (warp == 32 || warp == 64) && threads >= 256 && threads <= 4096 {
+		if total >= 64<<20 && total < maxDevice && shared >= 16<<10 && shared <= 1<<20 && (warp == 32 || warp == 64) && threads >= 256 &&
+			threads <= 4096 {
 			return total, true
 		}
 	}

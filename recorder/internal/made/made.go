@@ -215,7 +215,8 @@ func (*Observer) Ended(*recorder.Process) {}
 func Alloc(pid int, at, addr, size, total uint64) event.Event {
 	return event.Event{
 		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerTorch,
-		Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size, Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
+		Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size, Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30,
+		Handle: event.Unknown, Context: event.Unknown,
 	}
 }
 

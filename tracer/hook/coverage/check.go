@@ -64,13 +64,17 @@ func check(names Names) []string {
 		g, hooked := f.group(), len(f.rows()) > 0
 		switch {
 		case g == nil && f.Memory:
-			out = append(out, fmt.Sprintf("%s: %s (%s) looks like memory and is in no group: if it gives or takes memory, give it a row in tracer/hook; name it in tracer/hook/coverage/table.go", f.API.Title, f.Name, strings.Join(f.Versions, " ")))
+			out = append(out, fmt.Sprintf("%s: %s (%s) looks like memory and is in no group: if it gives or takes memory, give it a row in "+
+				"tracer/hook; name it in tracer/hook/coverage/table.go", f.API.Title, f.Name, strings.Join(f.Versions, " ")))
 		case g == nil:
-			out = append(out, fmt.Sprintf("%s: %s (%s) is in no group: name it in tracer/hook/coverage/table.go", f.API.Title, f.Name, strings.Join(f.Versions, " ")))
+			out = append(out, fmt.Sprintf("%s: %s (%s) is in no group: name it in tracer/hook/coverage/table.go", f.API.Title, f.Name,
+				strings.Join(f.Versions, " ")))
 		case g.Status == Hooked && !hooked:
-			out = append(out, fmt.Sprintf("%s: %s is to be hooked (tracer/hook/coverage/table.go), and has no row in tracer/hook", f.API.Title, f.Name))
+			out = append(out, fmt.Sprintf("%s: %s is to be hooked (tracer/hook/coverage/table.go), and has no row in tracer/hook", f.API.Title,
+				f.Name))
 		case g.Status != Hooked && hooked:
-			out = append(out, fmt.Sprintf("%s: %s has a row in tracer/hook, and is not among the hooked ones of tracer/hook/coverage/table.go", f.API.Title, f.Name))
+			out = append(out, fmt.Sprintf("%s: %s has a row in tracer/hook, and is not among the hooked ones of tracer/hook/coverage/table.go",
+				f.API.Title, f.Name))
 		}
 	}
 	return append(out, checkRows(names)...)

@@ -35,7 +35,8 @@ func TestPageIsCurrent(t *testing.T) {
 	names, all := recordedAll(t)
 	have, err := os.ReadFile(filepath.Join("..", "..", "..", pageFile))
 	require.NoError(t, err)
-	require.True(t, string(have) == page(names, all), "%s is not what the table and the hooks make: type go run ./tracer/hook/coverage", pageFile)
+	require.True(t, string(have) == page(names, all), "%s is not what the table and the hooks make: type go run ./tracer/hook/coverage",
+		pageFile)
 }
 
 func TestNamesAreWrittenAsTheyAreRead(t *testing.T) {
@@ -72,7 +73,8 @@ func TestVersions(t *testing.T) {
 
 func TestRanges(t *testing.T) {
 	all := []string{"1", "2", "3", "4"}
-	for text, want := range map[string][]string{"1": {"1"}, "4": {"4"}, "1-4": all, "2-3": {"2", "3"}, "1,3-4": {"1", "3", "4"}, "1,3": {"1", "3"}} {
+	for text, want := range map[string][]string{"1": {"1"}, "4": {"4"}, "1-4": all, "2-3": {"2", "3"}, "1,3-4": {"1", "3", "4"},
+		"1,3": {"1", "3"}} {
 		got, err := fromRanges(text, all)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
@@ -87,7 +89,8 @@ func TestRanges(t *testing.T) {
 func TestParseNamesRefuses(t *testing.T) {
 	all, err := packages()
 	require.NoError(t, err)
-	for _, line := range []string{"driver", "driver cuMemAlloc", "other cuMemAlloc 11.8", "driver cuMemAlloc 99.9", "driver cuMemAlloc 11.8 memory more"} {
+	for _, line := range []string{"driver", "driver cuMemAlloc", "other cuMemAlloc 11.8", "driver cuMemAlloc 99.9",
+		"driver cuMemAlloc 11.8 memory more"} {
 		_, err := parseNames(line, all)
 		require.ErrorContains(t, err, strings.Fields(line)[0], line)
 	}
@@ -209,7 +212,8 @@ func TestRuleKnowsTheHooks(t *testing.T) {
 func TestMayBeMemory(t *testing.T) {
 	for _, d := range []Declaration{
 		{"cuMemAlloc_v2", nil}, {"cudaHostRegister", nil}, {"cuIpcOpenMemHandle_v2", nil}, {"zeEventPoolGetIpcHandle", nil},
-		{"cuX", []string{"CUdeviceptr*"}}, {"cuX", []string{"CUdeviceptr"}}, {"cudaX", []string{"int", "void**"}}, {"hipX", []string{"hipDeviceptr_t"}},
+		{"cuX", []string{"CUdeviceptr*"}}, {"cuX", []string{"CUdeviceptr"}}, {"cudaX", []string{"int", "void**"}},
+		{"hipX", []string{"hipDeviceptr_t"}},
 		{"hipX", []string{"hipArray_t*"}}, {"zeX", []string{"ze_physical_mem_handle_t"}}, {"cuX", []string{"CUcontext*"}},
 		{"cuX", []string{"CUmemGenericAllocationHandle"}}, {"cuDeviceReset", nil}, {"cudaThreadExit", nil}, {"cuCheckpointProcessRestore", nil},
 	} {
@@ -217,7 +221,8 @@ func TestMayBeMemory(t *testing.T) {
 	}
 	for _, d := range []Declaration{
 		{"cuStreamCreate", []string{"CUstream*", "unsigned int"}}, {"cudaGetDevice", []string{"int*"}}, {"cuEventQuery", []string{"CUevent"}},
-		{"hipStreamSynchronize", []string{"hipStream_t"}}, {"zeKernelSetGroupSize", []string{"ze_kernel_handle_t"}}, {"cudaX", []string{"const void*", "size_t"}},
+		{"hipStreamSynchronize", []string{"hipStream_t"}}, {"zeKernelSetGroupSize", []string{"ze_kernel_handle_t"}},
+		{"cudaX", []string{"const void*", "size_t"}},
 	} {
 		require.False(t, MayBeMemory(d), "%v", d)
 	}

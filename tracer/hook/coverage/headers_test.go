@@ -98,8 +98,9 @@ func digest(t *testing.T, file string) string {
 
 func cudaFiles(t *testing.T) map[string]string {
 	return map[string]string{
-		"nvidia/include/cuda.h": driverHeader, "nvidia/include/cuda_runtime_api.h": runtimeHeader, "nvidia/lib/libcudart.so.12": string(library(t, runtimeSource)),
-		"nvidia/include/other.h": "CUresult cuNotRead(int);", "nvidia/lib/libcudart_static.a": "no library",
+		"nvidia/include/cuda.h": driverHeader, "nvidia/include/cuda_runtime_api.h": runtimeHeader,
+		"nvidia/lib/libcudart.so.12": string(library(t, runtimeSource)),
+		"nvidia/include/other.h":     "CUresult cuNotRead(int);", "nvidia/lib/libcudart_static.a": "no library",
 	}
 }
 
@@ -127,13 +128,15 @@ func TestWrongPackages(t *testing.T) {
 		change func(map[string]string)
 		want   string
 	}{
-		"no header":              {func(f map[string]string) { delete(f, "nvidia/include/cuda.h") }, "CUDA driver: no declarations found"},
-		"empty header":           {func(f map[string]string) { f["nvidia/include/cuda.h"] = "int x;" }, "CUDA driver: no declarations found"},
-		"no library":             {func(f map[string]string) { delete(f, "nvidia/lib/libcudart.so.12") }, "no libcudart.so.* found"},
-		"library that is none":   {func(f map[string]string) { f["nvidia/lib/libcudart.so.12"] = "ELF" }, "libcudart.so.12: "},
-		"declared, not exported": {func(f map[string]string) { f["nvidia/include/cuda_runtime_api.h"] += "cudaError_t cudaGone(int);" }, "cudaGone is declared and not exported"},
-		"exported, not declared": {func(f map[string]string) { f["nvidia/include/cuda_runtime_api.h"] = "cudaError_t cudaMalloc(int);" }, "cudaNothing is exported and not declared"},
-		"no files":               {func(f map[string]string) { clear(f) }, "no files"},
+		"no header":            {func(f map[string]string) { delete(f, "nvidia/include/cuda.h") }, "CUDA driver: no declarations found"},
+		"empty header":         {func(f map[string]string) { f["nvidia/include/cuda.h"] = "int x;" }, "CUDA driver: no declarations found"},
+		"no library":           {func(f map[string]string) { delete(f, "nvidia/lib/libcudart.so.12") }, "no libcudart.so.* found"},
+		"library that is none": {func(f map[string]string) { f["nvidia/lib/libcudart.so.12"] = "ELF" }, "libcudart.so.12: "},
+		"declared, not exported": {func(f map[string]string) { f["nvidia/include/cuda_runtime_api.h"] += "cudaError_t cudaGone(int);" },
+			"cudaGone is declared and not exported"},
+		"exported, not declared": {func(f map[string]string) { f["nvidia/include/cuda_runtime_api.h"] = "cudaError_t cudaMalloc(int);" },
+			"cudaNothing is exported and not declared"},
+		"no files": {func(f map[string]string) { clear(f) }, "no files"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, files := t.TempDir(), cudaFiles(t)

@@ -43,7 +43,8 @@ libraries named here: to ROCr below HIP, or to Intel's driver without its loader
 func page(names Names, all []Package) string {
 	var out strings.Builder
 	out.WriteString(pageIntro)
-	out.WriteString("| interface | versions | declared | hooked | not hooked | not memory | nothing of memory |\n|---|---|--:|--:|--:|--:|--:|\n")
+	out.WriteString("| interface | versions | declared | hooked | not hooked | not memory | nothing of memory " +
+		"|\n|---|---|--:|--:|--:|--:|--:|\n")
 	for _, a := range apis {
 		count := map[Status]int{}
 		for _, f := range names.in(a) {

@@ -198,7 +198,8 @@ func parameterType(words []string) string {
 	if i := slices.Index(words, "("); i >= 1 {
 		words = words[:i-1]
 	}
-	if n := len(words); n > 1 && !strings.ContainsFunc(words[n-1], notWord) && words[n-2] != "struct" && words[n-2] != "enum" && words[n-2] != "const" {
+	if n := len(words); n > 1 && !strings.ContainsFunc(words[n-1], notWord) && words[n-2] != "struct" && words[n-2] != "enum" &&
+		words[n-2] != "const" {
 		words = words[:n-1]
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "struct" || w == "enum" })

@@ -94,7 +94,8 @@ func compiled(t *testing.T, source string, settings ...string) []string {
 	dir := t.TempDir()
 	file, info := filepath.Join(dir, "header.c"), filepath.Join(dir, "info")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
-	out, err := exec.Command("gcc", append(settings, "-w", "-c", "-o", filepath.Join(dir, "header.o"), "-aux-info", info, file)...).CombinedOutput()
+	out, err := exec.Command("gcc", append(settings, "-w", "-c", "-o", filepath.Join(dir, "header.o"), "-aux-info", info,
+		file)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	text, err := os.ReadFile(info)
 	require.NoError(t, err)

@@ -298,9 +298,10 @@ var groups = []Group{
 	},
 	{
 		Family: graphs, Status: NotMemory,
-		Reason: "limits and counters of the memory that graphs keep",
-		Driver: "cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute", Runtime: "cudaDeviceGetGraphMemAttribute cudaDeviceSetGraphMemAttribute",
-		HIP: "hipDeviceGetGraphMemAttribute hipDeviceSetGraphMemAttribute",
+		Reason:  "limits and counters of the memory that graphs keep",
+		Driver:  "cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute",
+		Runtime: "cudaDeviceGetGraphMemAttribute cudaDeviceSetGraphMemAttribute",
+		HIP:     "hipDeviceGetGraphMemAttribute hipDeviceSetGraphMemAttribute",
 	},
 	{
 		Family: graphs, Status: NotMemory,
@@ -331,7 +332,8 @@ var groups = []Group{
 	},
 	{
 		Family: contexts, Status: NotHooked,
-		Reason:  "a part of a device: what the driver keeps for it is not known. Memory belongs to the device's primary context, which it retains",
+		Reason: "a part of a device: what the driver keeps for it is not known. Memory belongs to the device's primary context, which it " +
+			"retains",
 		Driver:  "cuGreenCtxCreate cuGreenCtxDestroy cuCtxFromGreenCtx",
 		Runtime: "cudaGreenCtxCreate cudaExecutionCtxDestroy cudaDeviceGetExecutionCtx",
 	},
@@ -397,8 +399,10 @@ var groups = []Group{
 	},
 	{
 		Family: code, Status: NotHooked,
-		Reason: "what a launch makes the driver allocate (code that is loaded late, local memory, printf) comes without a call; in the part that no call explains",
-		Driver: "cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel", Runtime: "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel",
+		Reason: "what a launch makes the driver allocate (code that is loaded late, local memory, printf) comes without a call; in the part " +
+			"that no call explains",
+		Driver:  "cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel",
+		Runtime: "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel",
 		HIP: "hipLaunchKernel hipExtLaunchKernel hipLaunchCooperativeKernel hipModuleLaunchKernel hipModuleLaunchCooperativeKernel" +
 			" hipModuleLaunchCooperativeKernelMultiDevice",
 		LevelZero: "zeCommandListAppendLaunchKernelWithArguments",
@@ -551,26 +555,31 @@ var groups = []Group{
 	},
 	{
 		Status: Other, Reason: "nodes and edges of graphs",
-		Driver: "cuGraph[A-Z]* cuUserObject*", Runtime: "cudaGraph[A-Z]* cudaUserObject*", HIP: "hipGraph[A-Z]* hipUserObject*", LevelZero: "zeGraph* zeExecutableGraph*",
+		Driver: "cuGraph[A-Z]* cuUserObject*", Runtime: "cudaGraph[A-Z]* cudaUserObject*", HIP: "hipGraph[A-Z]* hipUserObject*",
+		LevelZero: "zeGraph* zeExecutableGraph*",
 	},
 	{
 		Status: Other, Reason: "kernels and their properties",
-		Driver:    "cuFunc* cuKernel* cuOccupancy* cuParam* cuLaunch*",
-		Runtime:   "cudaFunc* cudaKernel* cudaOccupancy* cudaLaunch* cudaGetKernel cudaGetFuncBySymbol cudaGetSymbolSize cudaSetDoubleForDevice cudaSetDoubleForHost",
-		HIP:       "hipFunc* hipOccupancy* hipLaunch* hipExtLaunch* hipKernelName* hipGetFuncBySymbol hipGetSymbolSize hipConfigureCall hipSetupArgument",
+		Driver: "cuFunc* cuKernel* cuOccupancy* cuParam* cuLaunch*",
+		Runtime: "cudaFunc* cudaKernel* cudaOccupancy* cudaLaunch* cudaGetKernel cudaGetFuncBySymbol cudaGetSymbolSize " +
+			"cudaSetDoubleForDevice cudaSetDoubleForHost",
+		HIP: "hipFunc* hipOccupancy* hipLaunch* hipExtLaunch* hipKernelName* hipGetFuncBySymbol hipGetSymbolSize hipConfigureCall " +
+			"hipSetupArgument",
 		LevelZero: "zeKernel*",
 	},
 	{
 		Status: Other, Reason: "textures and samplers",
-		Driver:    "cuTex*",
-		Runtime:   "cudaBindTexture cudaBindTexture2D cudaUnbindTexture cudaCreateTextureObject* cudaDestroyTextureObject cudaGetTexture* cudaCreateChannelDesc",
+		Driver: "cuTex*",
+		Runtime: "cudaBindTexture cudaBindTexture2D cudaUnbindTexture cudaCreateTextureObject* cudaDestroyTextureObject cudaGetTexture* " +
+			"cudaCreateChannelDesc",
 		HIP:       "hipTex* hipBindTexture hipBindTexture2D hipUnbindTexture hipCreateTextureObject hipDestroyTextureObject hipGetTexture*",
 		LevelZero: "zeSampler*",
 	},
 	{
 		Status: Other, Reason: "devices, their properties and resources",
 		Driver: "cuDevice* cuDevSmResource* cuDevResource* cuFlushGPUDirectRDMAWrites cuFabric*",
-		Runtime: "cudaDevice* cudaDevSmResource* cudaDevResource* cudaChooseDevice cudaGetDevice* cudaSetDeviceFlags cudaSetValidDevices cudaPointerGetAttributes" +
+		Runtime: "cudaDevice* cudaDevSmResource* cudaDevResource* cudaChooseDevice cudaGetDevice* cudaSetDeviceFlags cudaSetValidDevices " +
+			"cudaPointerGetAttributes" +
 			" cudaHostGetFlags cudaThreadGetCacheConfig cudaThreadSetCacheConfig",
 		HIP:       "hipDevice* hipChooseDevice* hipGetDevice* hipSetDeviceFlags hipSetValidDevices hipPointer* hipHostGetFlags hipGLGetDevices",
 		LevelZero: "zeDevice* zeDriver* zeFabric*",

@@ -203,7 +203,8 @@ func defines(t *testing.T) map[string]uint64 {
 func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
-		"MAX_MAPPINGS": uint64(MaxMappings), "MAX_HOOKS": uint64(MaxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": oneInfos, "MAX_TRACED": MaxTraced, "NO_INFO": NoInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
+		"MAX_MAPPINGS": uint64(MaxMappings), "MAX_HOOKS": uint64(MaxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": oneInfos,
+		"MAX_TRACED": MaxTraced, "NO_INFO": NoInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
 		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "MAX_RINGS": maxRings, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None),
 	} {
 		require.Contains(t, c, name)

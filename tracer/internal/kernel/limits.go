@@ -65,13 +65,16 @@ func limitsReached(c *bpf.TraceCpuCounters, w Walks) (out []error) {
 		out = append(out, fmt.Errorf("%d events have no stack: more threads were interrupted in a walk than there is memory for walks", c.NoSlot))
 	}
 	if c.ContextUnknown > 0 && c.ContextsMade > maxContexts {
-		out = append(out, fmt.Errorf("%d times a thread chose a context whose device is not known: %d contexts were made, and %d are kept", c.ContextUnknown, c.ContextsMade, maxContexts))
+		out = append(out, fmt.Errorf("%d times a thread chose a context whose device is not known: %d contexts were made, and %d are kept",
+			c.ContextUnknown, c.ContextsMade, maxContexts))
 	}
 	if c.SiteUnknown > 0 {
-		out = append(out, fmt.Errorf("of %d allocations the requested size, stream and pool are not known: PyTorch's allocator reported them from a place that is not known", c.SiteUnknown))
+		out = append(out, fmt.Errorf("of %d allocations the requested size, stream and pool are not known: PyTorch's allocator reported them "+
+			"from a place that is not known", c.SiteUnknown))
 	}
 	if w.Stored > crowdedCache*cachedWalks && w.Cached < w.Made {
-		out = append(out, fmt.Errorf("stacks cost more than they should: %d of %d were walked, there are more different ones than the %d that are kept", w.Made, w.Made+w.Cached, cachedWalks))
+		out = append(out, fmt.Errorf("stacks cost more than they should: %d of %d were walked, there are more different ones than the %d that "+
+			"are kept", w.Made, w.Made+w.Cached, cachedWalks))
 	}
 	return out
 }

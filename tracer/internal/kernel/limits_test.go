@@ -19,10 +19,11 @@ func TestLimitsReached(t *testing.T) {
 		walks    Walks
 		say      string // empty: nothing
 	}{
-		"nothing":                    {},
-		"no slot":                    {counters: bpf.TraceCpuCounters{NoSlot: 1}, say: "1 events have no stack"},
-		"contexts from before":       {counters: bpf.TraceCpuCounters{ContextUnknown: 5, ContextsMade: maxContexts}},
-		"contexts pushed out":        {counters: bpf.TraceCpuCounters{ContextUnknown: 5, ContextsMade: maxContexts + 1}, say: "5 times a thread chose a context"},
+		"nothing":              {},
+		"no slot":              {counters: bpf.TraceCpuCounters{NoSlot: 1}, say: "1 events have no stack"},
+		"contexts from before": {counters: bpf.TraceCpuCounters{ContextUnknown: 5, ContextsMade: maxContexts}},
+		"contexts pushed out": {counters: bpf.TraceCpuCounters{ContextUnknown: 5, ContextsMade: maxContexts + 1},
+			say: "5 times a thread chose a context"},
 		"call site":                  {counters: bpf.TraceCpuCounters{SiteUnknown: 3}, say: "of 3 allocations the requested size"},
 		"walks, but most are cached": {walks: Walks{Stored: crowdedCache*cachedWalks + 1, Made: 9, Cached: 9}},
 		"walks stored a few times":   {walks: Walks{Stored: crowdedCache * cachedWalks, Made: 9, Cached: 8}},

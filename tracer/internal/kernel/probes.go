@@ -88,7 +88,8 @@ func FindProbes(r *mapped.Region, open Opener) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, Row: row, target: at, id: r.File.ID, open: open})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, Row: row, target: at, id: r.File.ID,
+				open: open})
 		}
 	}
 	points, _ := FindPoints(r, open)

@@ -27,7 +27,8 @@ func regionsOf(maps ...process.Mapping) []Region {
 func TestFindRegion(t *testing.T) {
 	regions := regionsOf(at(0x1000, 0x2000, "a"), at(0x2000, 0x3000, "b"), at(0x5000, 0x6000, "c"))
 	for pc, want := range map[uint64]string{
-		0: "", 0xfff: "", 0x1000: "a", 0x1fff: "a", 0x2000: "b", 0x2fff: "b", 0x3000: "", 0x4fff: "", 0x5000: "c", 0x5fff: "c", 0x6000: "", 1<<64 - 1: "",
+		0: "", 0xfff: "", 0x1000: "a", 0x1fff: "a", 0x2000: "b", 0x2fff: "b", 0x3000: "", 0x4fff: "", 0x5000: "c", 0x5fff: "c", 0x6000: "",
+		1<<64 - 1: "",
 	} {
 		got := Find(regions, pc)
 		if want == "" {
@@ -92,7 +93,8 @@ func TestOverlapping(t *testing.T) {
 
 // TestOpenOurs: of the tracer's own file system only debug files are opened for a target, and only regular ones.
 func TestOpenOurs(t *testing.T) {
-	for _, path := range []string{"/etc/passwd", "/usr/lib/debug", "/usr/lib/debug/../../../etc/passwd", "/usr/lib/debugger/x", "usr/lib/debug/x", ""} {
+	for _, path := range []string{"/etc/passwd", "/usr/lib/debug", "/usr/lib/debug/../../../etc/passwd", "/usr/lib/debugger/x",
+		"usr/lib/debug/x", ""} {
 		_, err := openOurs(path)
 		require.ErrorContains(t, err, "not in /usr/lib/debug/", path)
 	}

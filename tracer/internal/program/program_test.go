@@ -62,7 +62,8 @@ func startAs(t *testing.T, name string, filtered bool) (*Program, *process.Proce
 // TestImage: the committed program is what its source makes, up to where the linker puts its parts.
 func TestImage(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "program.elf")
-	out, err := exec.Command("gcc", "-shared", "-nostdlib", "-Wl,-Bsymbolic,-z,noseparate-code,-z,norelro,--hash-style=sysv,--build-id=none,-e,_start",
+	out, err := exec.Command("gcc", "-shared", "-nostdlib",
+		"-Wl,-Bsymbolic,-z,noseparate-code,-z,norelro,--hash-style=sysv,--build-id=none,-e,_start",
 		"-o", made, "image/program.S").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	image, err := os.ReadFile(made)

@@ -88,7 +88,8 @@ func TestPermissionHelpNamesCapability(t *testing.T) {
 		"-bpf,-perfmon":              {"no capability is missing"}, // CAP_SYS_ADMIN stands for them
 		"-bpf,-perfmon,-sys_ptrace ": {"missing CAP_SYS_PTRACE", "--cap-add SYS_PTRACE", `"SYS_PTRACE"]`},
 	} {
-		cmd := exec.Command("setpriv", "--bounding-set", strings.TrimSpace(drop), "--inh-caps", strings.TrimSpace(drop), os.Args[0], "-test.run", "^TestPermissionHelpNamesCapability$")
+		cmd := exec.Command("setpriv", "--bounding-set", strings.TrimSpace(drop), "--inh-caps", strings.TrimSpace(drop), os.Args[0],
+			"-test.run", "^TestPermissionHelpNamesCapability$")
 		cmd.Env = append(os.Environ(), child+"=1")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

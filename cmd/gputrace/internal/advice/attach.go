@@ -29,10 +29,12 @@ func explainAttach(err error, pid int) error {
 	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
 	case errors.Is(err, tracer.ErrUnsafeReturns):
-		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter "+
+			"(seccomp=unconfined)", err))
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
 		cause, _, _ := strings.Cut(v.Error(), "\n")
-		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of the same with -v, and of uname -r", err)
+		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of the same with -v, and of uname -r",
+			err)
 	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):
 		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while it was attached to: nothing was seen of it", pid), err))
 	case errors.Is(err, process.ErrNotExist):

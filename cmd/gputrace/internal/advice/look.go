@@ -33,7 +33,8 @@ func Look(command string, err error, pid int) error {
 	case errors.Is(err, inspect.ErrNoAllocator):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
-		return exit.With(exit.Nothing, fmt.Errorf("%w\n  only PyTorch's native allocator has a state that can be read; to trace it: sudo gputrace -p %d", err, pid))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  only PyTorch's native allocator has a state that can be read; to trace it: sudo "+
+			"gputrace -p %d", err, pid))
 	case errors.Is(err, inspect.ErrUnknownLayout):
 		return fmt.Errorf("%w\n  this build of PyTorch is not known; nothing is shown rather than something wrong", err)
 	}

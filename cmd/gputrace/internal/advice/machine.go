@@ -32,7 +32,8 @@ func Machine() (sudo bool, lines []string) {
 	}
 	sudo = len(missing) > 0 && os.Geteuid() != 0
 	if doctor.InnerUserNamespace() {
-		lines = append(lines, "this is a user namespace of its own, as of a rootless container: its root may not trace; run gputrace on the host, as root")
+		lines = append(lines, "this is a user namespace of its own, as of a rootless container: its root may not trace; run gputrace on the "+
+			"host, as root")
 	}
 	if line := kernelLine(err == nil && len(missing) == 0); line != "" {
 		lines = append(lines, line)
@@ -68,7 +69,8 @@ func kernelLine(ask bool) string {
 	if lacks == nil {
 		return ""
 	}
-	return fmt.Sprintf("Linux %s cannot be traced on, it lacks %s: boot Linux %s or newer; gputrace who, dump and summary work without", release, strings.Join(lacks, ", "), needs)
+	return fmt.Sprintf("Linux %s cannot be traced on, it lacks %s: boot Linux %s or newer; gputrace who, dump and summary work without",
+		release, strings.Join(lacks, ", "), needs)
 }
 
 // olderThan compares the first two numbers of releases.

@@ -18,7 +18,8 @@ var Examples = map[string][]Example{
 		{"sudo gputrace record -p 4242 --children -o result", "a launcher with its ranks and loader workers, also those to come"},
 	},
 	"run": {
-		{"sudo gputrace run --alert 'growth>0' --alert 'use>20GiB' --alert-webhook https://example.com/hook -- python train.py", "be notified while it runs"},
+		{"sudo gputrace run --alert 'growth>0' --alert 'use>20GiB' --alert-webhook https://example.com/hook -- python train.py",
+			"be notified while it runs"},
 		{"sudo gputrace run -o result -- torchrun --nproc-per-node 8 train.py", "every rank and every worker, from its first allocation"},
 		{"sudo gputrace run --check --max-peak 10GiB --no-leaks -o result -- python train.py", "a test of its memory, in one line of a workflow"},
 	},
@@ -53,8 +54,10 @@ var Examples = map[string][]Example{
 		{"gputrace summary result --json", "the keys of torch.cuda.memory_stats(), as of the end of a recording"},
 	},
 	"check": {
-		{"gputrace check result --max-peak 10GiB --no-leaks --no-oom", "whether what was recorded keeps within limits; the exit code is 4 when not"},
-		{"gputrace check result --baseline main/peak.pb.gz --tolerance 5% --junit memory.xml", "whether a line needs more than on the main branch"},
+		{"gputrace check result --max-peak 10GiB --no-leaks --no-oom",
+			"whether what was recorded keeps within limits; the exit code is 4 when not"},
+		{"gputrace check result --baseline main/peak.pb.gz --tolerance 5% --junit memory.xml",
+			"whether a line needs more than on the main branch"},
 	},
 	"export": {
 		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},

@@ -28,11 +28,13 @@ func testApp(got *[]string) *cli.App {
 		Words("format,f", "", "", nil, func(string) error { return nil }),
 	}
 	app := &cli.App{
-		Name: "gputrace", Version: "1", Flags: root, Action: action, HideHelpCommand: true, Suggest: true, UseShortOptionHandling: true, OnUsageError: UsageError,
-		Writer: io.Discard, ErrWriter: io.Discard,
+		Name: "gputrace", Version: "1", Flags: root, Action: action, HideHelpCommand: true, Suggest: true, UseShortOptionHandling: true,
+		OnUsageError: UsageError,
+		Writer:       io.Discard, ErrWriter: io.Discard,
 		Commands: []*cli.Command{
 			{Name: "record", Flags: root[:4], Action: action}, {Name: "report", Action: action}, {Name: "dump", Flags: root[:1], Action: action},
-			{Name: "run", Flags: root[:4], Action: action}, {Name: "help", Action: action}, {Name: "who", Aliases: []string{"holders"}, Action: action}, {Name: "__start", Action: action, SkipFlagParsing: true},
+			{Name: "run", Flags: root[:4], Action: action}, {Name: "help", Action: action},
+			{Name: "who", Aliases: []string{"holders"}, Action: action}, {Name: "__start", Action: action, SkipFlagParsing: true},
 			{Name: "try", Action: action, Flags: []cli.Flag{
 				&cli.BoolFlag{Name: "all", Aliases: []string{"a"}}, &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}},
 				Text("format,f", "", ""), Moments("at", ""), Count("top", "", "", 0, "rows"),
@@ -153,7 +155,8 @@ func TestRefuses(t *testing.T) {
 
 // FuzzOrder: no command line crashes it, and one that is in order stays as it is.
 func FuzzOrder(f *testing.F) {
-	for _, line := range []string{"report x --force", "-p 42 -d 5s", "who -p1 --by=module", "a -- b", "-", "--", "-=", "--=x", "-\xff", "dump -fo-"} {
+	for _, line := range []string{"report x --force", "-p 42 -d 5s", "who -p1 --by=module", "a -- b", "-", "--", "-=", "--=x", "-\xff",
+		"dump -fo-"} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

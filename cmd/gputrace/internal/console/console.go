@@ -158,7 +158,8 @@ func (c *Console) banner(p *recorder.Process) {
 	if f.Paused != "" {
 		paused = ", " + f.Paused
 	}
-	c.say("gputrace %s · pid %d %s%s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), paused, process.KernelRelease(), how, f.Memory)
+	c.say("gputrace %s · pid %d %s%s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), paused, process.KernelRelease(), how,
+		f.Memory)
 	driver, devices := p.Driver()
 	c.say("  %s", strings.Join(append([]string{notice.Python(f), notice.Torch(f), notice.Driver(f, driver)}, devices...), " · "))
 	title := "hooked"
@@ -298,7 +299,8 @@ func (c *Console) sayBefore(s *recorder.ProcessState) {
 	said := false
 	for _, d := range totals {
 		if d.Allocated > 0 || d.Reserved > 0 {
-			c.say("  before attach: %s live in torch on cuda:%d, %s reserved (their stacks are not known)", table.Bytes(d.Allocated), d.Device, table.Bytes(d.Reserved))
+			c.say("  before attach: %s live in torch on cuda:%d, %s reserved (their stacks are not known)", table.Bytes(d.Allocated), d.Device,
+				table.Bytes(d.Reserved))
 			said = true
 		}
 	}

@@ -27,8 +27,10 @@ func TestScreen(t *testing.T) {
 		set  string
 		want screen.Screen
 	}{
-		"terminal": {slave, "", screen.Screen{Color: true}}, "no color": {slave, "NO_COLOR=1", screen.Screen{}}, "dumb": {slave, "TERM=dumb", screen.Screen{}},
-		"file": {file, "", screen.Screen{}}, "columns": {file, "COLUMNS=132", screen.Screen{Width: 132}}, "nonsense": {file, "COLUMNS=wide", screen.Screen{}},
+		"terminal": {slave, "", screen.Screen{Color: true}}, "no color": {slave, "NO_COLOR=1", screen.Screen{}},
+		"dumb": {slave, "TERM=dumb", screen.Screen{}},
+		"file": {file, "", screen.Screen{}}, "columns": {file, "COLUMNS=132", screen.Screen{Width: 132}},
+		"nonsense": {file, "COLUMNS=wide", screen.Screen{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, name := range []string{"NO_COLOR", "TERM", "COLUMNS"} {

@@ -96,7 +96,8 @@ type Recording struct {
 
 // RecordingFlags are --check with its rules, and --alert, of the commands that record.
 func RecordingFlags() []cli.Flag {
-	check := &cli.BoolFlag{Name: "check", Usage: "check the recording when it ends, as gputrace check does; the exit code is 4 when a rule is not met"}
+	check := &cli.BoolFlag{Name: "check", Usage: "check the recording when it ends, as gputrace check does; the exit code is 4 when a rule " +
+		"is not met"}
 	return append(append([]cli.Flag{check}, gateFlags()...), alertFlags()...)
 }
 

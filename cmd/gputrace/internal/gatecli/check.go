@@ -91,7 +91,8 @@ func gateFlags() []cli.Flag {
 		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", noUnit),
 		flags.Bytes("max-growth-per-step", "", "check: memory grows by no more than `BYTES` each step, such as 0", nil),
 		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step, but for what will never matter"},
-		flags.Bytes("leak-tolerance", "", "of --no-leaks: a line may grow by `BYTES` each step, such as 0; else by what takes more than 30 days to fill the device", nil),
+		flags.Bytes("leak-tolerance", "", "of --no-leaks: a line may grow by `BYTES` each step, such as 0; else by what takes more than 30 "+
+			"days to fill the device", nil),
 		&cli.BoolFlag{Name: "no-oom", Usage: "check: no request is refused"},
 		flags.Text("baseline", "", "check: at the peak no line and no category has more than in `FILE`, a recording or a profile"),
 		flags.Percent("tolerance", "5%", "of --baseline: so much more is allowed, a `PART` of what the baseline has"),
@@ -107,7 +108,8 @@ func CheckCommand(shared *Shared) *cli.Command {
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
 		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
 			"What each rule means is in docs/use/check.md.",
-		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Hidden: true}), shared.Flags...),
+		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Hidden: true}),
+			shared.Flags...),
 		Action: func(c *cli.Context) error {
 			o, err := parseCheck(c, shared.Version)
 			switch {
@@ -139,7 +141,8 @@ func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 	path := flags.Get[string](c, "baseline")
 	o := &checkOptions{in: checks.Input{
 		BaselinePath: path, Version: version,
-		Rules: gate.Rules{NoLeaks: c.Bool("no-leaks"), NoOOM: c.Bool("no-oom"), Baseline: path != "", Tolerance: flags.Get[float64](c, "tolerance")},
+		Rules: gate.Rules{NoLeaks: c.Bool("no-leaks"), NoOOM: c.Bool("no-oom"), Baseline: path != "",
+			Tolerance: flags.Get[float64](c, "tolerance")},
 	}}
 	if c.IsSet("max-peak") {
 		n := uint64(flags.Get[int](c, "max-peak"))

@@ -19,7 +19,8 @@ func FragmentsCommand(shared *Shared) *cli.Command {
 		Name:      "fragments",
 		Usage:     "show how fragmented the allocator is, and what would help",
 		UsageText: "gputrace fragments FOLDER/trace.gputrace [--at MOMENT] [--request BYTES] [--json]",
-		Description: "Fragmented is what is free between blocks in use and cannot be used by the request; without one, all of it. Of a running process, gputrace dump " +
+		Description: "Fragmented is what is free between blocks in use and cannot be used by the request; without one, all of it. Of a " +
+			"running process, gputrace dump " +
 			"shows the same without a recording. See docs/use/guides/fragmentation.md.",
 		Flags: append([]cli.Flag{
 			flags.Moment("at", "what is so at `MOMENT`: peak, end, 12.5s, -3s, oom, step:12 (default: end)"),
@@ -33,7 +34,8 @@ func FragmentsCommand(shared *Shared) *cli.Command {
 			}
 			return shared.Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
 				return in.WriteFragments(os.Stdout, &export.FragmentsOptions{
-					At: flags.Get[moment.Moment](c, "at"), Request: uint64(flags.Get[int](c, "request")), JSON: c.Bool("json"), Top: flags.Get[int](c, "top"),
+					At: flags.Get[moment.Moment](c, "at"), Request: uint64(flags.Get[int](c, "request")), JSON: c.Bool("json"),
+					Top:   flags.Get[int](c, "top"),
 					Width: console.Width(""),
 				}, stop)
 			})

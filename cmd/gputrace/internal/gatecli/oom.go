@@ -18,7 +18,8 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 		Name:      "oom",
 		Usage:     "report why memory ran out, and what was in use",
 		UsageText: "gputrace oom FOLDER [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
-		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. The exit " +
+		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. " +
+			"The exit " +
 			"code is 3 when a request failed that was not survived. The rules are in docs/use/oom.md.",
 		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},

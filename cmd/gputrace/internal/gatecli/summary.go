@@ -21,7 +21,8 @@ func SummaryCommand(shared *Shared) *cli.Command {
 		Name:      "summary",
 		Usage:     "show what torch.cuda.memory_summary() shows, from outside",
 		UsageText: "gputrace summary FOLDER/trace.gputrace [--json]\ngputrace summary -p PID [--json]",
-		Description: "Of a process the allocator's own counters are read from outside, without a probe. JSON has the keys of torch.cuda.memory_stats() and of " +
+		Description: "Of a process the allocator's own counters are read from outside, without a probe. JSON has the keys of " +
+			"torch.cuda.memory_stats() and of " +
 			"the libraries that log them; what is not known exactly is left out. See docs/use/summary.md.",
 		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},

@@ -24,7 +24,8 @@ func WhatIfCommand(shared *Shared) *cli.Command {
 		Usage: "replay a recording with less memory or other settings",
 		UsageText: "gputrace whatif FOLDER/trace.gputrace [--device-memory 12GiB] [--json]\n" +
 			"gputrace whatif SMALL LARGE --batch 8,16 --device-memory 24GiB",
-		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual ones are " +
+		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual " +
+			"ones are " +
 			"replayed, each alone. What is assumed, and how it is checked, is in docs/use/what-if.md.",
 		Flags: append([]cli.Flag{
 			flags.Bytes("device-memory", "", "the device has `BYTES`, such as 12GiB (default: that of the recording, where it is known)", nil),
@@ -34,7 +35,8 @@ func WhatIfCommand(shared *Shared) *cli.Command {
 			flags.Fraction("gc-threshold", "replay garbage_collection_threshold:`FRACTION`; PyTorch heeds it together with --fraction"),
 			flags.Count("roundup-divisions", "", "replay roundup_power2_divisions:`N`, a power of two", 1, "divisions"),
 			flags.Bytes("outside", "", "the context and other processes use `BYTES` (default: as recorded)", nil),
-			flags.Parsed("recorded", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: none but what is seen)", whatif.ParseConf),
+			flags.Parsed("recorded", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: none but what is seen)",
+				whatif.ParseConf),
 			flags.Parsed("batch", "the sizes of the batch in the recordings, as `N,N`: for the largest that fits", whatif.ParseSizes),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		}, shared.Flags...),
@@ -73,7 +75,8 @@ func whatIfAsk(c *cli.Context) *whatif.Ask {
 		out.Outside = uint64(flags.Get[int](c, "outside"))
 	}
 	s := whatif.Settings{
-		Expandable: c.Bool("expandable-segments"), MaxSplit: uint64(flags.Get[int](c, "max-split-size")), GC: flags.Get[float64](c, "gc-threshold"),
+		Expandable: c.Bool("expandable-segments"), MaxSplit: uint64(flags.Get[int](c, "max-split-size")),
+		GC:        flags.Get[float64](c, "gc-threshold"),
 		Divisions: uint64(flags.Get[int](c, "roundup-divisions")),
 	}
 	if s != (whatif.Settings{}) {

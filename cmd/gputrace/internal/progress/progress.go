@@ -123,7 +123,8 @@ func (p *Line) at(offset, size int64, name string) {
 		p.began = time.Time{}
 	case now.Sub(p.began) >= p.after && now.Sub(p.drawn) >= progressEvery:
 		p.drawn, p.visible = now, true
-		fmt.Fprintf(p.out, "%sreading %s  %d %%  %s of %s", eraseLine, name, 100*offset/size, table.Bytes(uint64(offset)), table.Bytes(uint64(size)))
+		fmt.Fprintf(p.out, "%sreading %s  %d %%  %s of %s", eraseLine, name, 100*offset/size, table.Bytes(uint64(offset)),
+			table.Bytes(uint64(size)))
 	}
 }
 

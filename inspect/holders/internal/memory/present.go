@@ -44,7 +44,8 @@ func PresentRuns(p *process.Process, regions []Region) (runs []Run, notes []stri
 			continue
 		}
 		if r.End-r.Start > budget {
-			notes = append(notes, fmt.Sprintf("%d GiB of mapped memory at %#x were left out: too much to look through", (r.End-r.Start)>>30, r.Start))
+			notes = append(notes, fmt.Sprintf("%d GiB of mapped memory at %#x were left out: too much to look through", (r.End-r.Start)>>30,
+				r.Start))
 			continue
 		}
 		budget -= r.End - r.Start

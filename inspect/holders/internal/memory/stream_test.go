@@ -149,7 +149,8 @@ func TestPopulateAhead(t *testing.T) {
 	im.PopulateAhead()
 	resident := func() (n int) {
 		there := make([]byte, len(im.pages)>>PageShift)
-		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&im.pages[0])), uintptr(len(im.pages)), uintptr(unsafe.Pointer(&there[0])))
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&im.pages[0])), uintptr(len(im.pages)),
+			uintptr(unsafe.Pointer(&there[0])))
 		require.Zero(t, errno)
 		for _, b := range there {
 			n += int(b & 1)

@@ -265,7 +265,8 @@ const (
 
 // nameCosts are the costs of attributes and keys by name.
 var nameCosts = map[string]int32{
-	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed, "params": costListed,
+	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed,
+	"params":     costListed,
 	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
 }
 

@@ -24,7 +24,8 @@ const (
 
 // ThreadsNow reads the threads and their frames from the process itself, as quickly as can be: in a copy that took a while,
 // a frame that ended in between may have cut off all those that it was called from. read is how many bytes it read.
-func ThreadsNow(ctx context.Context, m process.Memory, h *pyobject.Heap, regions []memory.Region) (best []pyobject.ThreadState, read uint64) {
+func ThreadsNow(ctx context.Context, m process.Memory, h *pyobject.Heap, regions []memory.Region) (best []pyobject.ThreadState,
+	read uint64) {
 	im, err := memory.New(ctx, m, regions, threadPages)
 	if err != nil {
 		return nil, 0

@@ -11,7 +11,8 @@ import (
 )
 
 func TestSwitchesIn(t *testing.T) {
-	state, switches, ok := switchesIn("Name:\tx\nState:\tS (sleeping)\nTgid:\t1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
+	state, switches, ok := switchesIn("Name:\tx\nState:\tS " +
+		"(sleeping)\nTgid:\t1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
 	require.True(t, ok)
 	require.Equal(t, "S (sleeping)", state)
 	require.Equal(t, "12\nnonvoluntary_ctxt_switches:\t3\n", switches)

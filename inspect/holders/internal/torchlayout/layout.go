@@ -89,7 +89,8 @@ func (n *Objects) findLayout(live Blocks) (l layout, notes []string) {
 	}
 	l.findTensor(n)
 	if l.tensorStorage == 0 {
-		return l, []string{fmt.Sprintf("layout of c10::TensorImpl not found: %d tensors, and none with a storage at one place", len(n.byRole[roleTensor]))}
+		return l, []string{fmt.Sprintf("layout of c10::TensorImpl not found: %d tensors, and none with a storage at one place",
+			len(n.byRole[roleTensor]))}
 	}
 	if l.tensorSizes == 0 {
 		notes = append(notes, "shapes of tensors are not known: no place where the product of the sizes is the number of elements")
