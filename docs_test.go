@@ -17,6 +17,12 @@ import (
 // parts are the three folders of docs, one for each kind of reader.
 var parts = []string{"use", "decisions", "measured"}
 
+// otherPages are the pages outside the parts.
+var otherPages = []string{
+	"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "llms.txt", "docs/README.md", "docs/schemas/README.md",
+	"docs/schemas/dataset.md",
+}
+
 // partPages returns the pages of a part of docs.
 func partPages(t *testing.T, part string) []string {
 	t.Helper()
@@ -34,7 +40,7 @@ func partPages(t *testing.T, part string) []string {
 // allPages returns the pages that people read.
 func allPages(t *testing.T) []string {
 	t.Helper()
-	out := []string{"README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "llms.txt", "docs/README.md"}
+	out := slices.Clone(otherPages)
 	for _, part := range parts {
 		out = append(out, partPages(t, part)...)
 	}
@@ -44,8 +50,10 @@ func allPages(t *testing.T) []string {
 // TestIndex: docs/README.md lists every page, and docs has no page outside the parts.
 func TestIndex(t *testing.T) {
 	index := read(t, "docs/README.md")
-	for _, page := range allPages(t)[6:] {
-		require.Contains(t, index, "("+strings.TrimPrefix(page, "docs/")+")")
+	for _, page := range allPages(t)[len(otherPages)-2:] {
+		if !strings.Contains(index, "("+strings.TrimPrefix(page, "docs/")+")") {
+			t.Errorf("docs/README.md does not list %s", page)
+		}
 	}
 	flat, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
@@ -75,10 +83,12 @@ func TestDocumentation(t *testing.T) {
 			if m[1] != "" {
 				target = filepath.Join(filepath.Dir(page), m[1])
 			}
-			_, err := os.Stat(target)
-			require.NoError(t, err, page)
-			if m[2] != "" && strings.HasSuffix(target, ".md") {
-				require.Contains(t, anchors(t, target), m[2], "%s: a heading of %s", page, target)
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s", page, err)
+				continue
+			}
+			if m[2] != "" && strings.HasSuffix(target, ".md") && !slices.Contains(anchors(t, target), m[2]) {
+				t.Errorf("%s: %s has no heading %s", page, target, m[2])
 			}
 		}
 	}
@@ -127,6 +137,52 @@ func TestQuotedNames(t *testing.T) {
 			if !tests[name] {
 				t.Errorf("%s: no test is called %s", page, name)
 			}
+		}
+	}
+}
+
+const (
+	maxUseWords      = 25_000
+	maxDecisionWords = 900 // two screens
+	maxDecisionLines = 120
+	headLines        = 5
+)
+
+var dateOf = regexp.MustCompile(`\b\d{1,2} [A-Z][a-z]{2,8} 20\d\d\b`)
+
+// TestUse: the pages for users are short, and name no test.
+func TestUse(t *testing.T) {
+	words := 0
+	for _, page := range partPages(t, "use") {
+		text := read(t, page)
+		words += len(strings.Fields(text))
+		if name := regexp.MustCompile(`\bTest[A-Z]\w*`).FindString(strings.ReplaceAll(text, writtenByTest, "")); name != "" {
+			t.Errorf("%s names the test %s", page, name)
+		}
+	}
+	require.LessOrEqual(t, words, maxUseWords, "words of docs/use")
+}
+
+// writtenByTest is a mark for a program, which no reader sees.
+const writtenByTest = "<!-- written by go test ./e2e -run TestQuestions -questions -->"
+
+// TestDecisions: a page is two screens at most.
+func TestDecisions(t *testing.T) {
+	for _, page := range partPages(t, "decisions") {
+		text := read(t, page)
+		isRule := func(s string) bool { return strings.Trim(s, "|-:") == "" } // the lines of tables
+		words := len(slices.DeleteFunc(strings.Fields(text), isRule))
+		if lines := strings.Count(text, "\n"); words > maxDecisionWords || lines > maxDecisionLines {
+			t.Errorf("%s has %d words in %d lines", page, words, lines)
+		}
+	}
+}
+
+// TestMeasured: a page begins with the date of its figures.
+func TestMeasured(t *testing.T) {
+	for _, page := range partPages(t, "measured") {
+		if head := strings.Join(strings.SplitN(read(t, page), "\n", headLines+1)[:headLines], "\n"); !dateOf.MatchString(head) {
+			t.Errorf("%s has no date in its first lines", page)
 		}
 	}
 }

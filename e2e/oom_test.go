@@ -201,17 +201,17 @@ func TestOOMEvaluationGraphs(t *testing.T) {
 // figure is what differs between runs and versions of PyTorch in a sentence.
 var figure = regexp.MustCompile(`pid \d+|\d+(\.\d+)? ?(B|KiB|MiB|GiB|%)|\b\d+\b`)
 
-// requireSentence compares a sentence with its row in docs/use/oom.md, without the figures. The test prints the rows of that table.
+// requireSentence compares a sentence with its row in docs/measured/oom.md, without the figures. The test prints the rows of that table.
 func requireSentence(t *testing.T, decision, text string) {
 	t.Helper()
 	t.Logf("| `%s` | %s |", decision, text)
 	if os.Getenv("TORCH_VERSION") != "" {
 		return // another version than the table's can have other categories
 	}
-	doc, err := os.ReadFile("../docs/use/oom.md")
+	doc, err := os.ReadFile("../docs/measured/oom.md")
 	require.NoError(t, err)
 	row := regexp.MustCompile("(?m)^\\| `" + decision + "` \\| (.*asked for.*|.*keeps.*) \\|$").FindSubmatch(doc)
-	require.NotNil(t, row, "docs/use/oom.md has no sentence of %s", decision)
+	require.NotNil(t, row, "docs/measured/oom.md has no sentence of %s", decision)
 	require.Equal(t, figure.ReplaceAllString(string(row[1]), "N"), figure.ReplaceAllString(text, "N"))
 }
 

@@ -121,7 +121,7 @@ func export(t *testing.T, trace string, args ...string) string {
 	return out.String()
 }
 
-// exported is some of what "gputrace export -f json" writes; docs/use/json.md describes it.
+// exported is some of what "gputrace export -f json" writes; docs/schemas/README.md describes it.
 type exported struct {
 	Summary struct {
 		Bytes uint64 `json:"bytes"`

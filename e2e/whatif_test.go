@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var allWhatIf = flag.Bool("whatif", false, "run every workload under every setting, and print the table of docs/use/what-if.md")
+var allWhatIf = flag.Bool("whatif", false, "run every workload under every setting, and print the table of docs/measured/what-if.md")
 
 // Memory of the stand-in: the device of the recordings, and what its context takes.
 const (

@@ -23,7 +23,7 @@ type Name struct {
 // Names names a link-time address: the functions that were inlined there, innermost first, and last the function whose
 // code it is. Nil: nothing is known, and no neighbour's name is taken instead. The function's name is that of .symtab or
 // .dynsym, else of .gnu_debugdata, else of a separate debug file, else of the debug information; lines and inlined calls
-// are from the file's own debug information, else from the separate file's. What it costs is in docs/decisions/symbols.md: keep the
+// are from the file's own debug information, else from the separate file's. What it costs is in docs/measured/stacks.md: keep the
 // result.
 func (f *File) Names(vaddr uint64) []Name {
 	names := f.debugLines().names(vaddr)

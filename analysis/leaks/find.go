@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package leaks finds out whether memory grows from step to step, and which lines of the program are responsible: it
-// turns the replay of a recording into a verdict with findings. The rules and thresholds are in docs/use/leaks.md.
+// turns the replay of a recording into a verdict with findings. The rules and thresholds are in docs/decisions/leaks.md.
 package leaks
 
 import (

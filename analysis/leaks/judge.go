@@ -4,7 +4,7 @@ package leaks
 
 import "slices"
 
-// Thresholds of the verdict. How they were chosen and confirmed is in docs/use/leaks.md.
+// Thresholds of the verdict. How they were chosen and confirmed is in docs/measured/leaks.md.
 const (
 	warmUp     = 5  // steps; a rise in them alone is no leak
 	minRises   = 5  // rises of a leak: the fifth period is enough

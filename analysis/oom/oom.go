@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package oom finds out why requests for GPU memory failed. For each request it reports where all memory was at that
-// moment, what was free and could not be used, and one decision. The rules and thresholds are in docs/use/oom.md.
+// moment, what was free and could not be used, and one decision. The rules and thresholds are in docs/decisions/oom.md.
 package oom
 
 import (
@@ -23,7 +23,7 @@ import (
 // Decision is the reason why a request failed.
 type Decision string
 
-// The decisions; docs/use/oom.md says when each is taken.
+// The decisions; docs/decisions/oom.md says when each is taken.
 const (
 	AbsurdRequest  Decision = "absurd_request"  // no device, or not this one, could serve it
 	DriverError    Decision = "driver_error"    // the driver refused it, and PyTorch did not report that

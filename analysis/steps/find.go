@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package steps divides a program's events into steps: iterations of a training loop, requests of a server. They are recognised by
-// the stacks of allocations, so that nothing is added to what is traced. The rules are in docs/use/leaks.md.
+// the stacks of allocations, so that nothing is added to what is traced. The rules are in docs/decisions/steps.md.
 package steps
 
 import (

@@ -20,7 +20,7 @@ type Fragmentation struct {
 
 // Shares that decide on words: memory is fragmented where one part in fragmentedShare of what is reserved is, or more, a setting
 // helps where the peak is lower by one part in helpsShare, and a replay is trusted where, under the recorded settings, it differs from what
-// PyTorch reserved after fewer than one event in trustedShare. That of fragmented memory is also that of docs/use/oom.md.
+// PyTorch reserved after fewer than one event in trustedShare. That of fragmented memory is also that of docs/decisions/oom.md.
 const (
 	fragmentedShare = 20
 	helpsShare      = 20

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package whatif replays what a program asked of PyTorch's caching allocator under other settings of it, or on a smaller device: how much
-// would be reserved at most, and which request would be the first to fail. The rules are those of PyTorch, the page is docs/use/what-if.md.
+// would be reserved at most, and which request would be the first to fail. The rules are PyTorch's; see docs/decisions/what-if.md.
 package whatif
 
 import (

@@ -48,7 +48,7 @@ type pageModel struct {
 	lives [][5]uint64 // group, birth, moments, blocks, bytes
 }
 
-// readModel unpacks the blocks of a page, as docs/use/html.md describes them.
+// readModel unpacks the blocks of a page, as docs/decisions/page.md describes them.
 func readModel(t *testing.T, path string) *pageModel {
 	t.Helper()
 	text, err := os.ReadFile(path)

@@ -228,7 +228,7 @@ func TestFolders(t *testing.T) {
 	require.Equal(t, dataset.Part{Job: "folder", Day: "1970-01-01", Rank: 1}, p.Part(time.Unix(0, 0)))
 }
 
-// TestSchema: columns keep their names, types and numbers. A new column is a new line at the end of its table, also in docs/use/dataset.md.
+// TestSchema: columns keep their names, types and numbers. A new column is the last line of its table, also in docs/schemas/dataset.md.
 func TestSchema(t *testing.T) {
 	var text, docs strings.Builder
 	for _, table := range []string{dataset.Moments, dataset.Lines} {
@@ -245,7 +245,7 @@ func TestSchema(t *testing.T) {
 		}
 		docs.WriteString("\n")
 	}
-	const file, page = "testdata/schema.txt", "../../docs/use/dataset.md"
+	const file, page = "testdata/schema.txt", "../../docs/schemas/dataset.md"
 	now, err := os.ReadFile(page)
 	require.NoError(t, err)
 	const from, to = "<!-- columns: written by go test ./export/dataset -update -->\n\n", "<!-- end of columns -->"

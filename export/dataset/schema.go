@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dataset writes moments of many processes as one partitioned Parquet dataset, which DuckDB, Spark and other engines query. See
-// docs/use/dataset.md.
+// docs/schemas/dataset.md.
 package dataset
 
 import (

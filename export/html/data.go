@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// dataVersion is that of the blocks: docs/use/html.md.
+// dataVersion is that of the blocks: docs/decisions/page.md.
 const dataVersion = 2
 
 // longestName is how many characters of a name or a line are kept: they come from the program that was traced.

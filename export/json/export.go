@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package json writes figures as JSON for programs. Names and their order are part of the interface; docs/use/dump.md, docs/use/who.md
-// and docs/use/json.md are their description. Sizes and addresses are whole numbers of bytes; what is not known is left out, never 0.
+// Package json writes figures as JSON for programs. Names and their order are part of the interface, which docs/schemas/README.md
+// describes. Sizes and addresses are whole numbers of bytes; what is not known is left out, never 0.
 package json
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The data blocks, as docs/use/html.md describes them.
+// The data blocks, as docs/decisions/page.md describes them.
 
 const UNKNOWN = -1;
 

@@ -13,6 +13,8 @@ import (
 
 const pageIntro = `# Which memory functions are traced
 
+As of 28 November 2026, by ` + "`make coverage`" + `.
+
 Every function that CUDA, HIP and Level Zero declare was looked at, in each version named below. One that gives or takes memory
 is hooked, or there is a reason why it is not. This page is made, by ` + "`make coverage`" + `, from three things: the names in the
 headers, the table in ` + "`tracer/hook/coverage/table.go`" + `, and the rows of ` + "`tracer/hook`" + `. Continuous integration fetches the

@@ -5,8 +5,7 @@ package cli
 // Example is a command line and its purpose.
 type Example struct{ Line, What string }
 
-// Examples are shown in the help of a command, in the manual and in docs/use/cli.md. Every command has at least one; "" is
-// the program itself.
+// Examples are shown in the help of a command and in the manual. Every command has at least one; "" is the program itself.
 var Examples = map[string][]Example{
 	"": {
 		{"sudo gputrace 4242", "attach to process 4242, record until Ctrl-C or until it ends"},
