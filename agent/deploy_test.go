@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 // served are the names of all metrics that the agent serves, by its source.
@@ -109,4 +110,28 @@ func TestManifest(t *testing.T) {
 		require.True(t, strings.Contains(string(text), "mountPath: "+path+"\n"), path)
 	}
 	require.NoError(t, web.Validate("../deploy/kubernetes/web.yaml"))
+}
+
+// TestDefaults: deploy/agent-defaults.yaml has the defaults, and its examples can be read.
+func TestDefaults(t *testing.T) {
+	text, err := os.ReadFile("../deploy/agent-defaults.yaml")
+	require.NoError(t, err)
+	written, err := ParseConfig(text)
+	require.NoError(t, err)
+	defaults, err := ParseConfig(nil)
+	require.NoError(t, err)
+	require.Equal(t, values(t, defaults), values(t, written))
+	_, examples, found := strings.Cut(string(text), "# push:")
+	require.True(t, found)
+	c, err := ParseConfig([]byte(strings.ReplaceAll("push:"+examples, "\n# ", "\n")))
+	require.NoError(t, err)
+	require.Len(t, c.Push, 3)
+}
+
+// values returns a configuration as text, in which nil and empty are equal.
+func values(t *testing.T, c *Config) string {
+	t.Helper()
+	out, err := yaml.Marshal(c)
+	require.NoError(t, err)
+	return string(out)
 }

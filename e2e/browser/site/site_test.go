@@ -41,7 +41,7 @@ func TestSite(t *testing.T) {
 	ctx := chromium.Start(t)
 
 	open(t, ctx, "file://"+site+"/index.html", "document.querySelectorAll('.sidebar-tree a').length > 30")
-	open(t, ctx, "file://"+site+"/search.html?q=create_graph", "document.querySelector('#search-results li a')")
+	open(t, ctx, "file://"+site+"/search.html?q=expandable_segments", "document.querySelector('#search-results li a')")
 	result, err := chromedp.Run(ctx, chromedp.Evaluate[string]("document.querySelector('#search-results li a').href"))
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(result, "file://"+site), result)
