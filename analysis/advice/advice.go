@@ -101,12 +101,12 @@ var rules = []Rule{
 		"cancel() those that nobody needs, or pass no tensor")},
 	{"bounded", isBounded, says("%s does not fit on the device when it is full: give it a smaller bound, or keep it on the CPU", variable)},
 	{"lru_cache", func(e *Evidence) bool { return e.Facts.Cache }, sayCached},
-	{"traceback", keepsTraceback, says("%s keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or "+
-		"error.with_traceback(None)", raised)},
+	{"traceback", keepsTraceback, sayTraceback},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
 	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
 		"it has not read yet: read from both, or drop it", beforeTee)},
+	{"lazy_state", isLazyState, sayLazyState},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
 	{"metric", func(e *Evidence) bool { return e.Facts.Reset != "" && varies(e.Holder) }, says("%s was not emptied in this time: "+
@@ -115,6 +115,8 @@ var rules = []Rule{
 	{"linked", isLinked, sayLinked},
 	{"gradient", isGradientChain, constant("backward(create_graph=True) gives each .grad a graph that goes on through all steps: " +
 		"set .grad = None after each step")},
+	{"written", func(e *Evidence) bool { return e.Facts.Written && isChain(e) }, says("%s keeps the graph of every tensor that was "+
+		"written into it: write x.detach() in place of x", variable)},
 	{"inference", func(e *Evidence) bool { return e.Inference && isChain(e) }, sayInference},
 	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
@@ -313,7 +315,27 @@ func isBounded(e *Evidence) bool {
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
 
 // keepsTraceback recognises exceptions in a container, which keep the frames in which they were raised.
+// sayTraceback also covers tracebacks without their exception, as in the exc_info of a log record.
+func sayTraceback(e *Evidence) string {
+	if traceback, _ := varpath.Raised(e.Holder); !strings.HasSuffix(traceback, varpath.Traceback) {
+		return raised(e) + " keeps tracebacks (exc_info), and they keep the variables of their frames: keep traceback.format_exc()"
+	}
+	return raised(e) + " keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or " +
+		"error.with_traceback(None)"
+}
+
 func keepsTraceback(e *Evidence) bool { return e.torch() && raised(e) != "" }
+
+// isLazyState recognises the state of an optimizer that does not have it for all of its parameters.
+func isLazyState(e *Evidence) bool {
+	before, _, ok := strings.Cut(e.Holder, statePart)
+	return e.torch() && ok && !varies(before) && e.Signs.Has(Optimizer) && e.Facts.Length < e.Facts.Most
+}
+
+func sayLazyState(e *Evidence) string {
+	return fmt.Sprintf("%s makes the state of a parameter in its first step with a gradient: %d of its %d parameters had one",
+		owner(e), e.Facts.Length, e.Facts.Most)
+}
 
 // isOptimizers recognises growing state of several optimizers.
 func isOptimizers(e *Evidence) bool {

@@ -149,8 +149,17 @@ var proofs = map[string]struct {
 	},
 	"traceback": {
 		is:   Evidence{Holder: "a.py:9 main() local failures[0..61].__traceback__.tb_next.tb_frame a.py:2 fit() local output"},
-		says: "failures keeps exceptions, and their tracebacks",
+		says: "failures keeps exceptions, and their tracebacks keep the variables of their frames: keep str(error), or",
 		not:  map[string]Evidence{"one exception": {Holder: "error.__traceback__.tb_frame a.py:2 fit() local outputs[0..9]"}},
+	},
+	"lazy_state": {
+		is: Evidence{Holder: "main() local opt.state[109 keys]['exp_avg']", Signs: Python | Optimizer,
+			Facts: Facts{Length: 109, Most: 165}},
+		says: "opt makes the state of a parameter in its first step with a gradient: 109 of its 165 parameters had one",
+		not: map[string]Evidence{
+			"all have one": {Holder: "opt.state[9 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 9, Most: 9}},
+			"several":      {Holder: "made[0..9].state[4 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 3, Most: 9}},
+		},
 	},
 	"optimizers": {
 		is:   Evidence{Holder: "train() local made[0..9].state[4 keys]['exp_avg', 'exp_avg_sq']", Signs: Python | Optimizer},
@@ -221,6 +230,11 @@ var proofs = map[string]struct {
 			"their list": {Holder: "a.py:63 Uploader._publish() local clips[0..9]", Facts: Facts{Threads: 43}},
 			"a global":   {Holder: "clip", Facts: Facts{Threads: 43}},
 		},
+	},
+	"written": {
+		is:   Evidence{Holder: "main() local exp.lstm_h.grad_fn …", Facts: Facts{Written: true, Chain: 99}},
+		says: "exp.lstm_h keeps the graph of every tensor that was written into it: write x.detach() in place of x",
+		not:  map[string]Evidence{"another graph": {Holder: "h.grad_fn …"}, "no graph": {Holder: "h", Facts: Facts{Written: true}}},
 	},
 	"chain": {
 		is:   Evidence{Holder: "step closure h.grad_fn …"},

@@ -142,13 +142,13 @@ func beforeLinks(e *Evidence) string {
 	return short(varpath.Path{Elements: p.Elements[:max(n-1, 1)]}.String())
 }
 
-// raised returns the container of exceptions whose tracebacks lead to the blocks; empty: none.
+// raised returns the container of exceptions or tracebacks that lead to the blocks; empty: none.
 func raised(e *Evidence) string {
-	before, _, ok := strings.Cut(e.Holder, varpath.Traceback)
-	if !ok || !Named(e.Holder) || !varies(before) {
+	traceback, ok := varpath.Raised(e.Holder)
+	if !ok || !Named(e.Holder) || !varies(traceback) {
 		return ""
 	}
-	return variableOf(before)
+	return variableOf(traceback)
 }
 
 // garbage returns the class of a garbage object; empty: not garbage.

@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// olderShare is the share of a holder's newer memory that must belong to growth for its older memory to belong to it too.
-	olderShare = 0.95
+	// olderShare is the share of a holder's newer memory that must belong to growth for its older memory to belong to it too. The step
+	// that is under way has the rest.
+	olderShare = 0.9
 	// alikeSizes is the largest difference of the mean sizes of blocks that are alike, as a share.
 	alikeSizes = 0.01
 )
@@ -22,6 +23,22 @@ const (
 type newer struct {
 	bytes, blocks float64
 	growing       map[*leaks.Finding]float64 // bytes
+	older, olders float64                    // bytes and blocks from before the attach
+}
+
+// most returns the finding to which most of the memory belongs, if findings have nearly all of it; nil: none.
+func (n *newer) most() (most *leaks.Finding) {
+	sum := 0.0
+	for f, bytes := range n.growing {
+		sum += bytes
+		if most == nil || bytes > n.growing[most] || bytes == n.growing[most] && f.Name() < most.Name() {
+			most = f
+		}
+	}
+	if sum < olderShare*n.bytes {
+		return nil
+	}
+	return most
 }
 
 // claimOlder attributes memory from before the attach to growth if its holder holds nothing newer than what grows. A holder
@@ -34,33 +51,35 @@ func (g *grouping) claimOlder(entries []view.Row) {
 	for i := range entries {
 		e := &entries[i]
 		n := since[e.Holder]
-		if e.Name != stacks.BeforeAttach || n == nil || g.finding(e, knownHolder(e.Holder)) != nil {
+		if e.Name != stacks.BeforeAttach || n == nil || n.bytes == 0 || g.finding(e, knownHolder(e.Holder)) != nil {
 			continue
 		}
 		named := advice.Named(e.Holder) || advice.IsGarbage(e.Holder) || advice.IsOwnHook(e.Holder)
-		if !named && !alike(float64(e.Bytes)/float64(e.Blocks), n.bytes/n.blocks) {
+		if !named && !alike(n.older/n.olders, n.bytes/n.blocks) {
 			continue
 		}
-		for f, bytes := range n.growing {
-			if bytes >= olderShare*n.bytes {
-				g.claimed[claimOf(e)] = f
-			}
+		if f := n.most(); f != nil {
+			g.claimed[claimOf(e)] = f
 		}
 	}
 }
 
-// newerOf adds up what each holder holds of memory that was allocated since the attach.
+// newerOf adds up what each holder holds of memory that was allocated since the attach, and before it.
 func (g *grouping) newerOf(entries []view.Row) map[string]*newer {
 	out := map[string]*newer{}
 	for i := range entries {
 		e := &entries[i]
-		if e.Name == stacks.BeforeAttach || knownHolder(e.Holder) == "" || !isScanned(e) {
+		if knownHolder(e.Holder) == "" || !isScanned(e) {
 			continue
 		}
 		n := out[e.Holder]
 		if n == nil {
 			n = &newer{growing: map[*leaks.Finding]float64{}}
 			out[e.Holder] = n
+		}
+		if e.Name == stacks.BeforeAttach {
+			n.older, n.olders = n.older+float64(e.Bytes), n.olders+float64(e.Blocks)
+			continue
 		}
 		n.bytes, n.blocks = n.bytes+float64(e.Bytes), n.blocks+float64(e.Blocks)
 		f := g.finding(e, e.Holder)

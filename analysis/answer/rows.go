@@ -158,8 +158,8 @@ func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {
 			row.Inferred = uint64(max(0, e.Bytes))
 		}
 		row.Holder, row.Finding = f.Holder, f
-		if exceptions, _, ok := strings.Cut(f.Holder, varpath.Traceback); ok { // the variables of their frames are one row
-			row.Holder = exceptions + varpath.Traceback
+		if traceback, ok := varpath.Raised(f.Holder); ok { // the variables of its frames are one row
+			row.Holder = traceback
 		}
 		return "grows " + cmp.Or(varpath.Readable(row.Holder), f.Name()), row
 	}

@@ -30,6 +30,7 @@ type heldElements map[uint64]map[uint64]bool
 // bounded is a container that can hold no more than a number of elements.
 type bounded struct {
 	length, most uint64
+	state        bool               // of an optimizer, which makes it for a parameter in its first step with a gradient
 	elements     map[uint64]uint64  // bytes of the blocks that an element holds, by its address
 	blocks       map[[2]uint64]bool // what was counted, by element and address: a block can also be found at a place of the program
 }
@@ -83,7 +84,10 @@ func (g *gathered) add(b *scan.Block) {
 			if g.Cycle == "" && len(s.Cycle) > 0 {
 				g.Cycle = strings.TrimPrefix(s.Cycle.String(), "garbage ")
 			}
-		case scan.StepNext, scan.StepGradFn, scan.StepNative:
+		case scan.StepGradFn:
+			chain++
+			g.Written = g.Written || s.Name == writeNode
+		case scan.StepNext, scan.StepNative:
 			chain++
 		case scan.StepElided:
 			if s.Name == "" {
@@ -100,7 +104,7 @@ func (g *gathered) add(b *scan.Block) {
 		}
 		g.Queue = g.Queue || isQueue(b.Path[:i+1])
 		if s.Most > 0 && i+1 < len(b.Path) {
-			g.Full, g.open, within = true, g.open || s.Length < s.Most, true
+			g.Full, g.open, within = true, g.open || s.Length < s.Most || isState(s), true
 			g.bound(s, b.Path[i+1].Addr, b)
 		}
 		if s.Resets && i+1 < len(b.Path) {
@@ -144,7 +148,7 @@ func (g *gathered) hook(object scan.Path, number int64) {
 func (g *gathered) bound(container *scan.Step, element uint64, b *scan.Block) {
 	c := g.bounded[container.Addr]
 	if c == nil {
-		c = &bounded{container.Length, container.Most, map[uint64]uint64{}, map[[2]uint64]bool{}}
+		c = &bounded{container.Length, container.Most, isState(container), map[uint64]uint64{}, map[[2]uint64]bool{}}
 		g.bounded[container.Addr] = c
 	}
 	if g.elements[container.Addr] == nil {
@@ -164,9 +168,15 @@ const (
 	muchElement = 4
 )
 
+// isState reports whether a container with a bound is the state of an optimizer (torch/optim/optimizer.py).
+func isState(s *scan.Step) bool { return s.Name == "state" && s.Type == "defaultdict" }
+
 // grows reports whether memory in the container grows by its elements: all are alike, and none of them grows by itself. held is how
-// many hold blocks, whatever these are called.
+// many hold blocks, whatever these are called. Parameters differ in size, and the state of one never grows.
 func (c *bounded) grows(held uint64) bool {
+	if c.state {
+		return true
+	}
 	var sum, most uint64
 	for _, bytes := range c.elements {
 		sum, most = sum+bytes, max(most, bytes)
@@ -177,6 +187,13 @@ func (c *bounded) grows(held uint64) bool {
 
 // outsideShare: containers with a bound tell nothing of a name if 1/outsideShare of its memory is in others.
 const outsideShare = 8
+
+// writeNode is the node of autograd that a write to a part of a tensor makes (torch/csrc/autograd/functions/tensor.h).
+const writeNode = "CopySlices"
+
+// stateRoom: an optimizer that gets parameters again and again has no state for the newest. If less than 1/stateRoom of them have none,
+// one reading does not tell it from an optimizer whose parameters get their state late.
+const stateRoom = 8
 
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
 func (g *gathered) bounds() {
@@ -190,6 +207,7 @@ func (g *gathered) bounds() {
 			return
 		}
 		length, most, elements = length+c.length, most+c.most, elements+uint64(len(c.elements))
+		g.Moved = g.Moved || c.state && stateRoom*(c.most-min(c.most, c.length)) < c.most
 		for _, b := range c.elements {
 			bytes += b
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Change is a finding of one of two recordings, or one that both have.
@@ -32,18 +33,25 @@ type identity struct {
 	function string
 	line     int
 	backward bool
+	holder   string // the variable, as of one line there can be a finding for each; empty: any
 }
 
 func identityOf(f *leaks.Finding) identity {
-	return identity{f.Layer, f.Device, path.Base(f.File), f.Function, f.Line, f.Backward}
+	return identity{f.Layer, f.Device, path.Base(f.File), f.Function, f.Line, f.Backward, ""}
 }
 
-// Compare pairs the findings of two recordings that have the same line and function. Otherwise it pairs those of the
+func ofVariable(f *leaks.Finding) identity {
+	k := identityOf(f)
+	k.holder = varpath.Root(f.Holder)
+	return k
+}
+
+// Compare pairs the findings of two recordings that have the same line, function and variable, or else line and function. Otherwise it pairs those of the
 // same function if each recording has one, as after an edit that moved lines.
 func Compare(before, after *leaks.Report) *Comparison {
 	out := &Comparison{Before: before.Verdict, After: after.Verdict}
 	pairs, paired := make([]*leaks.Finding, len(after.Findings)), map[*leaks.Finding]bool{}
-	for _, key := range []func(*leaks.Finding) identity{identityOf, ofFunction} {
+	for _, key := range []func(*leaks.Finding) identity{ofVariable, identityOf, ofFunction} {
 		open := unpaired(before.Findings, key, func(_ int, f *leaks.Finding) bool { return !paired[f] })
 		for k, f := range unpaired(after.Findings, key, func(i int, _ *leaks.Finding) bool { return pairs[i] == nil }) {
 			if b, ok := open[k]; ok && b >= 0 && f >= 0 {

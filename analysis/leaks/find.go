@@ -7,6 +7,7 @@ package leaks
 import (
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -47,6 +48,9 @@ type Options struct {
 	// Optimizer means that scans found optimizer state: the process trains.
 	Optimizer bool
 }
+
+// scans returns the holders of all scans, the last one at the end.
+func (o *Options) scans() [][]Holder { return append(slices.Clip(o.Earlier), o.Holders) }
 
 // Holder counts blocks of a line that have one holder.
 type Holder struct {

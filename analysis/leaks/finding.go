@@ -79,6 +79,7 @@ type Finding struct {
 	Graph           bool // it is a call of a module, most of whose blocks stay
 
 	blocks map[siteKey]bool // the sites whose blocks it includes
+	parted bool             // other findings have the same line, and other holders
 	proof  proof
 }
 
@@ -128,7 +129,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	d.nameForwards(all)
 	var out []Finding
 	for k, g := range byLine(all) {
-		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
+		out = append(out, d.findingsOf(k, g, steps, o)...)
 	}
 	d.prove(out, steps.Source, o)
 	order(out)
@@ -262,6 +263,22 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	d.nameHolder(&f, o)
 	d.usualEnd(&f, g)
 	return f
+}
+
+// findingsOf returns the finding of a line, or one for each container if several hold what it allocates.
+func (d *detector) findingsOf(k lineKey, g []risen, steps *Steps, o *Options) []Finding {
+	names, parts := d.byContainer(g, o)
+	if len(names) == 0 {
+		return []Finding{d.finding(k, g, d.trends(k, g), steps, o)}
+	}
+	var out []Finding
+	for i, name := range names {
+		others := slices.Delete(slices.Clone(names), i, i+1)
+		f := d.finding(k, parts[name], trendsOf(parts[name]), steps, o.without(others, k.line.name()))
+		f.parted = true
+		out = append(out, f)
+	}
+	return out
 }
 
 // fill sets when the devices of findings will be full, from the free memory of a device and all growth on it.
@@ -422,7 +439,7 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 		f.Holder = cmp.Or(f.Holder, o.Garbage[line])
 	}
 	if f.Holder != "" {
-		for _, all := range append(slices.Clip(o.Earlier), o.Holders) {
+		for _, all := range o.scans() {
 			f.Others = max(f.Others, f.heldByOthers(all))
 		}
 	}

@@ -5,13 +5,14 @@ package leaks
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Total adds up findings: those of host memory if the first is one, otherwise all others. lines is the number of
-// findings added. The sum has the name, holder and confidence of the first, and its bytes are those of one step unless
+// Total adds up findings: those of host memory if the first is one, otherwise all others. lines is the number of their
+// lines. The sum has the name, holder and confidence of the first, and its bytes are those of one step unless
 // all findings have the same period.
 func Total(all []Finding) (sum Finding, lines int) {
 	for i := range all {
@@ -19,7 +20,11 @@ func Total(all []Finding) (sum Finding, lines int) {
 		if (f.Layer == event.LayerHost) != (all[0].Layer == event.LayerHost) {
 			continue
 		}
-		if lines++; lines == 1 {
+		known := slices.ContainsFunc(all[:i], func(x Finding) bool { return x.parted && x.Name() == f.Name() })
+		if !known {
+			lines++
+		}
+		if i == 0 {
 			sum = *f
 			continue
 		}

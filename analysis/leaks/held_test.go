@@ -104,3 +104,57 @@ func TestPassing(t *testing.T) {
 		{Site: "a.py:2 f", Bytes: 900, Blocks: 9}, {Site: "a.py:2 f", Holder: "kept", Bytes: 200, Blocks: 2},
 	}, got)
 }
+
+// TestContainersOfOneLine: a line that several places call has a finding for each container that keeps what it allocates, by the blocks
+// at the end or by a reading before it, in which sizes tell the sites apart; but one if its blocks have one root, or graphs hold them.
+func TestContainersOfOneLine(t *testing.T) {
+	const made = eventtest.Report + " /home/a/train.py:5:make"
+	fromTrain, fromCheck := made+" /home/a/train.py:30:main", made+" /home/a/train.py:31:main"
+	j := newJob()
+	for range 60 {
+		j.Pass(input, forward, forward, backward, adam)
+		j.Alloc(fromTrain, 4096)
+		j.Alloc(fromCheck, 512)
+		j.Alloc(fromCheck, 512)
+	}
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	table, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+	const site = "train.py:5 make"
+	scan := func(train, check string) []leaks.Holder {
+		return []leaks.Holder{{Site: site, Name: train, Bytes: 40 * 4096, Blocks: 40}, {Site: site, Name: check, Bytes: 80 * 512, Blocks: 80}}
+	}
+	type found struct {
+		holder string
+		bytes  float64
+		live   uint64
+		others uint64
+	}
+	find := func(train, check string, blocks bool) (out []found) {
+		o := &leaks.Options{Earlier: [][]leaks.Holder{scan(train, check)}}
+		if blocks {
+			o.HolderOf = func(b *heap.Block) string {
+				return map[event.StackID]string{j.ID(fromTrain): train, j.ID(fromCheck): check}[b.Stack]
+			}
+		}
+		r, err := leaks.Find(trace, table, o)
+		require.NoError(t, err)
+		for _, f := range r.Findings {
+			require.Equal(t, site, f.Name())
+			out = append(out, found{f.Holder, f.Bytes, f.LiveBytes, f.Others})
+		}
+		sum, lines := leaks.Total(r.Findings)
+		require.Equal(t, []any{1, 5120.0, uint64(58 * 5120)}, []any{lines, sum.Bytes, sum.LiveBytes})
+		return out
+	}
+	two := []found{{"kept[0..59]", 4096, 58 * 4096, 0}, {"self.seen['a'..'z']", 1024, 58 * 1024, 0}}
+	require.Equal(t, two, find("kept[0..59]", "self.seen['a'..'z']", true))
+	require.Equal(t, two, find("kept[0..59]", "self.seen['a'..'z']", false))
+	for what, names := range map[string][2]string{
+		"one root": {"log[0..59]['loss']", "log[0..59]['rest']"}, "no container": {"kept[0..59]", "total"},
+		"a graph": {"kept[0..59].grad_fn", "more[0..59].grad_fn"}, "not known": {"kept[0..59]", "[no reference found]"},
+	} {
+		require.Len(t, find(names[0], names[1], true), 1, what)
+	}
+}

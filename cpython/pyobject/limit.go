@@ -75,6 +75,8 @@ func (h *Heap) NewLimits(img Image) *Limits {
 // If elements are taken out only where len() of the container is found to exceed the number, this may be called anything, and may have been
 // reached.
 //
+// The state of an optimizer, self.state, has no more keys than self.param_groups has parameters.
+//
 // ok is false if no function does so, or it is not clear which number is meant.
 func (l *Limits) Find(owner, container uint64, name string) (length, most uint64, ok bool) {
 	f, known := l.found[container]
@@ -90,6 +92,10 @@ func (l *Limits) search(owner, container uint64, name string) (length, most uint
 	length, ok = l.length(container)
 	if class == nil || name == "" || !ok {
 		return 0, 0, false
+	}
+	if name == stateName && class.kind != kindModule {
+		most = l.parameters(owner, class)
+		return length, most, most > 0
 	}
 	s := limitSearch{Limits: l, container: container, length: length}
 	if class.kind == kindModule {
@@ -173,6 +179,48 @@ func (l *Limits) instance(object uint64, t *Type) (out []Ref) {
 		}
 	}
 	return out
+}
+
+// The attributes and keys of a torch.optim.Optimizer (torch/optim/optimizer.py).
+const (
+	stateName  = "state"
+	groupsName = "param_groups"
+	paramsName = "params"
+	// maxGroups bounds the groups of an optimizer that are looked at.
+	maxGroups = 4096
+)
+
+// parameters returns the number of parameters of an optimizer, in all of its groups; 0: the object is no optimizer, or some group
+// could not be read.
+func (l *Limits) parameters(object uint64, t *Type) (n uint64) {
+	named := func(all []Ref, name string) uint64 {
+		for _, r := range all {
+			if l.heap.Text(l.image, r.Aux) == name {
+				return r.Target
+			}
+		}
+		return 0
+	}
+	groups := named(l.instance(object, t), groupsName)
+	if c := l.heap.TypeOf(l.image, groups); c == nil || c.kind != kindList {
+		return 0
+	}
+	if count, _ := l.length(groups); count > maxGroups {
+		return 0
+	}
+	for _, r := range l.heap.References(l.image, nil, groups, l.heap.TypeOf(l.image, groups)) {
+		group := l.heap.TypeOf(l.image, r.Target)
+		if group == nil || group.kind != kindDict {
+			return 0
+		}
+		params := named(l.heap.dict(l.image, nil, r.Target), paramsName)
+		if c := l.heap.TypeOf(l.image, params); c == nil || c.kind != kindList {
+			return 0
+		}
+		count, _ := l.length(params)
+		n += count
+	}
+	return n
 }
 
 // limitSearch looks for the limit of one container.

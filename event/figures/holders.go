@@ -6,6 +6,7 @@ package figures
 type HolderFacts struct {
 	Cycle      string `json:"cycle,omitempty"`      // path from the garbage back to itself: "Node.parent.children[0]"
 	Chain      int    `json:"chain,omitempty"`      // number of autograd nodes on the longest path from one tensor to a block
+	Written    bool   `json:"written,omitempty"`    // the graph of a tensor begins with a write to a part of it (CopySlices)
 	Links      int    `json:"links,omitempty"`      // number of objects of one class on a path that lead to each other, at most
 	Link       string `json:"link,omitempty"`       // attribute by which most of these lead on, "parent", or on and back: "next/prev"
 	Cache      bool   `json:"cache,omitempty"`      // the holder is an entry of functools.lru_cache
@@ -17,7 +18,7 @@ type HolderFacts struct {
 	Length     uint64 `json:"length,omitempty"`     // elements of the containers with a bound that hold its blocks, which are alike
 	Most       uint64 `json:"most,omitempty"`       // elements that these containers can hold; 0: there is no bound, or it is not known
 	Containers int    `json:"containers,omitempty"` // number of these containers, if there are several
-	Moved      bool   `json:"moved,omitempty"`      // Most or Each has grown since the first reading: they are others, or their elements grow
+	Moved      bool   `json:"moved,omitempty"`      // Most or Each has grown since the first reading, or Most may grow
 	Full       bool   `json:"full,omitempty"`       // all containers with a bound that lead to its blocks have reached it
 	Was        uint64 `json:"was,omitempty"`        // Length at the first reading, if Most and Each were about the same; 0: not known
 	Each       uint64 `json:"each,omitempty"`       // bytes of its blocks for an element of these containers, on average

@@ -170,17 +170,29 @@ func withoutFrames(elements []string) []string {
 			return slices.Concat(withoutFrames(elements[:i]), []string{variable}, withoutFrames(elements[i+2:]))
 		}
 	}
-	i := slices.Index(elements, Traceback)
-	if i < 0 {
+	i := slices.IndexFunc(elements, inTraceback)
+	if i < 1 {
 		return elements
 	}
-	for k := i + 1; k+1 < len(elements); k++ {
+	for k := i; k+1 < len(elements); k++ {
 		if strings.HasPrefix(elements[k], tbFrame) {
 			variable := "." + strings.TrimPrefix(elements[k+1], " ")
-			return slices.Concat(elements[:i+1], []string{anyOf, variable}, withoutFrames(elements[k+2:]))
+			return slices.Concat(elements[:i], []string{anyOf, variable}, withoutFrames(elements[k+2:]))
 		}
 	}
 	return elements
+}
+
+// Raised returns the part of a name up to the first traceback whose frames it goes through: "failures[0..9].__traceback__" or, if no
+// exception leads to it, "records[0..9].exc_info[2]". ok is false if it goes through none.
+func Raised(name string) (traceback string, ok bool) {
+	p := Parse(name)
+	i := slices.IndexFunc(p.Elements, inTraceback)
+	if i < 1 {
+		return "", false
+	}
+	p.Elements = p.Elements[:i]
+	return p.String(), true
 }
 
 // starred writes what the keys of a dictionary begin with in place of the first and the last: ['task*'] for ['task1'..'task240'].
