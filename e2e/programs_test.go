@@ -79,9 +79,11 @@ var growths = map[string]growth{
 	"tenant_index":          {68812.8, []float64{1, 10. / 7}, "return self.norm(", []string{"service.cache.by_tenant", "elements"}},
 	"tracker_stats":         {2097152, nil, "", []string{"stats['train']['iou']"}},
 	"transcription_threads": {1179648, []float64{1. / 6, 1}, "self.states.append(", []string{"states"}},
-	"waiting_uploads":       {393216, nil, "clip = torch.stack(", []string{"clip", "threads are in EventUploader._publish()"}},
-	"written_cache":         {524288, nil, "index = places.repeat(", []string{".detach()"}},
-	"translator_attention":  {184320, []float64{1, 4}, "weights = torch.softmax(", []string{"decoder.attention"}},
+	"two_stores": {262144, nil, "return self.body(x)", []string{"runner.train_outputs[0..", "runner.val_outputs['step*']",
+		"keeps 256.0 KiB more each step"}},
+	"waiting_uploads":      {393216, nil, "clip = torch.stack(", []string{"clip", "threads are in EventUploader._publish()"}},
+	"written_cache":        {524288, nil, "index = places.repeat(", []string{".detach()"}},
+	"translator_attention": {184320, []float64{1, 4}, "weights = torch.softmax(", []string{"decoder.attention"}},
 }
 
 // An ending is the truth of a program of testdata/threads that runs out of memory.
@@ -146,6 +148,7 @@ var steadies = map[string][]string{
 	"curriculum":          {"longer the input of curriculum.py:", "the peak of a step rose from"},
 	"epoch_streams":       {"CACHED", "Reserved memory rose all along", "reuse a few streams"},
 	"filling_replay":      nil,
+	"late_experts":        {"fills", "optimizer.state", "of at most 402 elements"},
 	"prefix_cache":        nil,
 	"snapshot_ensemble":   nil,
 	"tenant_cache":        {"fills", "of at most 384 elements"},
@@ -170,6 +173,7 @@ var twinless = map[string]string{
 	"corpus_index":        "it has none",
 	"summed_likelihood":   "it has none",
 	"kept_folds":          "it has none",
+	"late_experts":        "it is healthy itself",
 	"caption_validation":  "it has none",
 	"crossval_cache":      "it has none",
 	"cross_batch":         "it is healthy itself",

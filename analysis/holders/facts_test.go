@@ -161,3 +161,31 @@ func TestLinks(t *testing.T) {
 	require.Equal(t, figures.HolderFacts{Links: 3, Link: "next/prev"}, facts(row(3, "next/prev")))
 	require.Equal(t, `a\x1b[2J`, facts(row(3, "a\x1b[2J")).Link)
 }
+
+// TestStateOfAnOptimizer: the state of an optimizer has a bound though the blocks of its elements differ in size, but it is never full,
+// and of one that lacks few elements it is not known whether the optimizer gets parameters again and again.
+func TestStateOfAnOptimizer(t *testing.T) {
+	state := func(length, most uint64) []scan.Block {
+		var out []scan.Block
+		for i := range int64(length) {
+			s, element := attribute("state"), index(i)
+			s.Type, s.Addr, s.Length, s.Most, element.Addr = "defaultdict", 0x1000, length, most, uint64(0x2000+16*i)
+			b := held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), s, element))
+			b.Addr, b.Size = uint64(0x100000*(i+1)), 512
+			if i == 0 {
+				b.Size = 90 << 20
+			}
+			out = append(out, b)
+		}
+		return out
+	}
+	for room, moved := range map[uint64]bool{0: true, 1: true, 2: false, 8: false} {
+		facts := New(&scan.Report{Blocks: state(8, 8+room)}).Facts()
+		require.Len(t, facts, 1)
+		for _, f := range facts {
+			require.Equal(t, figures.HolderFacts{
+				Length: 8, Most: 8 + room, Each: (90<<20 + 7*512) / 8, Moved: moved, Category: f.Category,
+			}, f)
+		}
+	}
+}

@@ -77,9 +77,9 @@ type Finding struct {
 	// are usually freed. Empty: not known; UsualEnd is also empty when it equals Phase.
 	Phase, UsualEnd phases.Phase
 	Graph           bool // it is a call of a module, most of whose blocks stay
+	Parted          bool // other findings have the same line, and other holders
 
 	blocks map[siteKey]bool // the sites whose blocks it includes
-	parted bool             // other findings have the same line, and other holders
 	proof  proof
 }
 
@@ -275,7 +275,7 @@ func (d *detector) findingsOf(k lineKey, g []risen, steps *Steps, o *Options) []
 	for i, name := range names {
 		others := slices.Delete(slices.Clone(names), i, i+1)
 		f := d.finding(k, parts[name], trendsOf(parts[name]), steps, o.without(others, k.line.name()))
-		f.parted = true
+		f.Parted = true
 		out = append(out, f)
 	}
 	return out

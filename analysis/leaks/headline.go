@@ -20,7 +20,7 @@ func Total(all []Finding) (sum Finding, lines int) {
 		if (f.Layer == event.LayerHost) != (all[0].Layer == event.LayerHost) {
 			continue
 		}
-		known := slices.ContainsFunc(all[:i], func(x Finding) bool { return x.parted && x.Name() == f.Name() })
+		known := slices.ContainsFunc(all[:i], func(x Finding) bool { return x.Parted && x.Name() == f.Name() })
 		if !known {
 			lines++
 		}

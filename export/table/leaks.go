@@ -397,7 +397,11 @@ func (p *printer) leakRows(title string, findings []leaks.Finding) {
 		n := float64(f.Period)
 		p.Row(layout.LabelOf(words.Line(f.Name())), cells(exactBytes(n*f.Requested), blocksText(n*f.Blocks),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share))
-		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, MeanBytes(n*f.Bytes))
+		held := ""
+		if f.Parted && f.Holder != "" { // the line does not tell it from others
+			held = ", held by " + words.Line(varpath.Readable(f.Holder))
+		}
+		p.line("    %s, %s confidence, %s in blocks%s", f.Kind, f.Confidence, MeanBytes(n*f.Bytes), held)
 		for j := range f.Calls {
 			c := &f.Calls[j]
 			l := layout.LabelOf(words.Line(c.Name()))
