@@ -135,7 +135,7 @@ var mayImport = map[string][]string{
 	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
 	"analysis/leaks": {"analysis/advice", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view",
 		"event", "heap", "internal/sorts", "internal/varpath"},
-	"analysis/leakdiff": {"analysis/leaks", "event"},
+	"analysis/leakdiff": {"analysis/leaks", "event", "internal/varpath"},
 	"analysis/summary":  {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/allocator", "event/figures", "heap"},
 	"analysis/alerts":   {"analysis/view", "internal/size"},
 	"analysis/machine":  {"event", "internal/sorts"},
@@ -601,7 +601,7 @@ func constraint(f *ast.File) string {
 // What is asked of a package and of the whole.
 const (
 	maxPackage   = 3500 // lines, without tests and what is generated; those of largePackages have a reason to be larger
-	mostPackage  = 4100 // lines of one of these
+	mostPackage  = 4300 // lines of one of these
 	maxExported  = 80   // types, functions, constants and variables of a package
 	maxMainShare = 0.08 // of all lines
 )

@@ -46,8 +46,8 @@ func ofVariable(f *leaks.Finding) identity {
 	return k
 }
 
-// Compare pairs the findings of two recordings that have the same line, function and variable, or else line and function. Otherwise it pairs those of the
-// same function if each recording has one, as after an edit that moved lines.
+// Compare pairs findings of two recordings with the same line, function and variable, then with the same line and function. The rest is
+// paired by function if each recording has one finding of it, as after an edit that moved lines.
 func Compare(before, after *leaks.Report) *Comparison {
 	out := &Comparison{Before: before.Verdict, After: after.Verdict}
 	pairs, paired := make([]*leaks.Finding, len(after.Findings)), map[*leaks.Finding]bool{}

@@ -10,8 +10,8 @@ import (
 )
 
 // byContainer divides the rising sites of one line by the container that holds their blocks: a function that several places call has one
-// line that allocates, and each caller may keep the results in a variable of its own. A site of which no container is known counts with the
-// largest part, as one does that grows by less than 1/sharedPart of it. The largest part comes first; a line that is not divided has no parts.
+// line that allocates, and each caller may keep the results in a variable of its own. The largest part comes first. It also has the sites
+// whose container is not known, and those that grow by less than 1/sharedPart of it. A line that is not divided has no parts.
 func (d *detector) byContainer(g []risen, o *Options) (names []string, parts map[string][]risen) {
 	if len(g) < 2 {
 		return nil, nil
@@ -45,7 +45,7 @@ func (d *detector) byContainer(g []risen, o *Options) (names []string, parts map
 
 // containersOf returns the container of each rising site: the variable and its attributes, up to the first element. A site is left out if
 // its blocks have several, or too few a known one. If single blocks were not read at the end, the last scan that names any decides, in
-// which the sites of a line are told apart by the size of their blocks.
+// which the size of their blocks tells the sites of a line apart.
 func (d *detector) containersOf(g []risen, o *Options) map[siteKey]string {
 	sums := containerSums{}
 	for i := range g {
@@ -100,8 +100,8 @@ func (c containerSums) read(g []risen, o *Options) {
 	}
 }
 
-// add adds blocks that have a holder. A graph's blocks belong to every tensor from which they can be reached, and those of a traceback to
-// every variable of its frames: they have no container.
+// add adds blocks that have a holder. A graph's blocks belong to every tensor that leads to them, and the blocks of a traceback to every
+// variable of its frames: neither has a container.
 func (s *containerSum) add(h *Holder) {
 	s.bytes += h.Bytes
 	root := varpath.Root(h.Name)
@@ -112,7 +112,7 @@ func (s *containerSum) add(h *Holder) {
 	s.roots[root] = Holder{Bytes: sum.Bytes + h.Bytes, Blocks: sum.Blocks + h.Blocks}
 }
 
-// most returns the container of nearly all blocks; empty: there is none, or too few blocks are known.
+// most returns the container of nearly all blocks; empty: not known.
 func (s *containerSum) most() string {
 	for root, sum := range s.roots {
 		if sum.Blocks >= attributedFrom && float64(sum.Bytes) >= commonShare*float64(s.bytes) {

@@ -143,8 +143,8 @@ func TestFit(t *testing.T) {
 	require.Equal(t, "server.sessions[180 keys].cache[…]", Fit("a.py:18 main() local server.sessions[180 keys].cache[0..3]", 36))
 	require.Equal(t, "server.sessions…cache[0..3]", Fit("a.py:18 main() local server.sessions[180 keys].cache[0..3]", 33))
 	for name, want := range map[string]string{
-		"a.py:1 main() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local x": "a.py:1 main() local failures[0..61].__traceback__",
-		"log.records[0..9].exc_info[2].tb_frame b.py:2 fit() local delta[6 keys]":                 "log.records[0..9].exc_info[2]",
+		"a.py:1 f() local failures[0..61].__traceback__.tb_next.tb_frame b.py:2 fit() local x": "a.py:1 f() local failures[0..61].__traceback__",
+		"log.records[0..9].exc_info[2].tb_frame b.py:2 fit() local delta[6 keys]":              "log.records[0..9].exc_info[2]",
 		"kept[0..9]": "",
 	} {
 		got, ok := Raised(name)
