@@ -26,16 +26,32 @@ var moment = time.Date(2026, 11, 23, 5, 46, 29, 0, time.UTC)
 func TestVersions(t *testing.T) {
 	const commit = "a7ff5ef6f8c4a7ff5ef6f8c4a7ff5ef6f8c4a7ff"
 	tests := map[string]struct{ distribution, python string }{
-		"1.2.3":                             {"1.2.3", "1.2.3"},
-		"1.3.0-rc.1":                        {"1.3.0~rc.1", "1.3.0rc1"},
-		"1.3.0-beta.2":                      {"1.3.0~beta.2", "1.3.0b2"},
-		"0.0.0-20261123054629-a7ff5ef6f8c4": {"0.0.0~20261123054629.a7ff5ef6f8c4", "0.0.0.dev20261123054629+a7ff5ef6f8c4"},
+		"1.2.3":                               {"1.2.3", "1.2.3"},
+		"1.3.0-rc.1":                          {"1.3.0~rc.1", "1.3.0rc1"},
+		"1.3.0-beta.2":                        {"1.3.0~beta.2", "1.3.0b2"},
+		"0.0.0-20261123054629-a7ff5ef6f8c4":   {"0.0.0~20261123054629.a7ff5ef6f8c4", "0.0.0.dev20261123054629+a7ff5ef6f8c4"},
+		"0.1.1-0.20261123054629-a7ff5ef6f8c4": {"0.1.1~0.20261123054629.a7ff5ef6f8c4", "0.1.1.dev20261123054629+a7ff5ef6f8c4"},
 	}
 	for version, test := range tests {
 		r := release{version: version, commit: commit, time: moment}
 		require.Equal(t, test.distribution, r.distribution())
 		require.Equal(t, test.python, r.python())
 	}
+}
+
+// TestVersionOfChanges: the first section is a version, or what comes after one.
+func TestVersionOfChanges(t *testing.T) {
+	for changes, want := range map[string]string{
+		"# Changes\n\n## 0.1.0 (today)\n\n- a\n\n## 0.0.9\n":  "0.1.0",
+		"# Changes\n\n## Unreleased\n\n- a\n\n## 1.2.9 (x)\n": "1.2.10-0.2026-abc",
+		"# Changes\n\n## Unreleased\n":                        "0.0.0-2026-abc",
+		"":                                                    "0.0.0-2026-abc",
+	} {
+		require.Equal(t, want, versionOf(changes, "2026-abc"), changes)
+	}
+	own, err := os.ReadFile("../CHANGELOG.md")
+	require.NoError(t, err)
+	require.Regexp(t, `^\d+\.\d+\.\d+(-0\.2026-abc)?$`, versionOf(string(own), "2026-abc"), "the change log has no version")
 }
 
 // TestChangedCheckout: what nobody could build again is not released.

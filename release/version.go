@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -15,15 +17,15 @@ import (
 
 // release is what a build is of.
 type release struct {
-	version string    // semantic, without v: "1.2.3", "1.3.0-rc.1", "0.0.0-20261123054629-a7ff5ef6f8c4"
+	version string    // semantic, without v: "1.2.3", "1.3.0-rc.1", "0.1.1-0.20261123054629-a7ff5ef6f8c4"
 	commit  string    // its full hash
 	time    time.Time // of the commit, UTC, to the second; every packed file has it
 }
 
 var semantic = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
-// identify asks git for the commit of a checkout. Without a given version it is the tag of the commit, and without a tag one that
-// is made of its time and hash, as Go makes it. A checkout with changes is refused: nobody could build it again.
+// identify asks git for the commit of a checkout. Without a given version it is the tag of the commit, and without a tag
+// ownVersion has it. A checkout with changes is refused: nobody could build it again.
 func identify(ctx context.Context, source, version string) (release, error) {
 	changes, err := git(ctx, source, "status", "--porcelain", "--untracked-files=no")
 	if err != nil {
@@ -54,12 +56,36 @@ func identify(ctx context.Context, source, version string) (release, error) {
 	return r, nil
 }
 
-// ownVersion is the tag of the commit, or what Go calls a commit without a tag.
+// ownVersion is the tag of the commit, or the version of the first section of CHANGELOG.md. If that section is what comes after a version,
+// it is what Go calls a commit after a tag: "0.1.1-0.20261129054629-a7ff5ef6f8c4" (go.dev/ref/mod#pseudo-versions).
 func (r release) ownVersion(ctx context.Context, source string) string {
 	if tag, err := git(ctx, source, "describe", "--tags", "--exact-match", "--match", "v[0-9]*"); err == nil {
 		return strings.TrimPrefix(tag, "v")
 	}
-	return "0.0.0-" + r.time.Format("20060102150405") + "-" + r.commit[:12]
+	built := r.time.Format("20060102150405") + "-" + r.commit[:12]
+	changes, err := os.ReadFile(filepath.Join(source, "CHANGELOG.md"))
+	if err != nil {
+		return "0.0.0-" + built
+	}
+	return versionOf(string(changes), built)
+}
+
+// section begins a section of CHANGELOG.md: "## 0.1.0 (29 November 2026)", "## Unreleased".
+var section = regexp.MustCompile(`(?m)^## (?:(\d+\.\d+\.)(\d+)\b)?`)
+
+// versionOf returns the version of a build of what a change log describes.
+func versionOf(changes, built string) string {
+	for i, s := range section.FindAllStringSubmatch(changes, -1) {
+		patch, err := strconv.Atoi(s[2])
+		switch {
+		case err != nil: // no version
+		case i == 0:
+			return s[1] + s[2]
+		default:
+			return fmt.Sprintf("%s%d-0.%s", s[1], patch+1, built)
+		}
+	}
+	return "0.0.0-" + built
 }
 
 func git(ctx context.Context, dir string, args ...string) (string, error) {
