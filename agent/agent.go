@@ -237,6 +237,7 @@ func (a *Agent) options() *recorder.Options {
 	o := &recorder.Options{
 		All: true, Forever: true, Select: a.selects, Labels: a.labels, RingBytes: int(c.RingSize),
 		MaxStacks: c.MaxStacks, CacheDir: c.CacheDir, Memory: "auto", StepOn: c.StepOn, NoHolders: !c.Holders, HoldersOnRequest: true,
+		CPUBudget: float64(c.CPUBudget.Process), NodeCPUBudget: float64(c.CPUBudget.Node),
 		Version: a.version, Observer: &observer{agent: a, said: map[string]time.Time{}},
 	}
 	if a.ring != nil {

@@ -38,13 +38,16 @@ type madeTarget struct {
 	file  string
 }
 
-func (t *madeTarget) PID() int                { return t.pid }
-func (t *madeTarget) About() *process.About   { return &t.about }
-func (t *madeTarget) Paused() string          { return "" }
-func (t *madeTarget) Alive() bool             { return !t.ended }
-func (t *madeTarget) Began() bool             { return false }
-func (t *madeTarget) Lost() uint64            { return 0 }
-func (t *madeTarget) OverLimit() uint64       { return 0 }
+func (t *madeTarget) PID() int              { return t.pid }
+func (t *madeTarget) About() *process.About { return &t.about }
+func (t *madeTarget) Paused() string        { return "" }
+func (t *madeTarget) Alive() bool           { return !t.ended }
+func (t *madeTarget) Began() bool           { return false }
+func (t *madeTarget) Lost() uint64          { return 0 }
+func (t *madeTarget) OverLimit() uint64     { return 0 }
+func (t *madeTarget) Cost() figures.Cost {
+	return figures.Cost{Detail: figures.SixteenthDetail, LeftOut: 5, Programs: 2 * time.Second, Hits: 1e6}
+}
 func (t *madeTarget) Stacks() recorder.Stacks { return recorder.Stacks{} }
 func (t *madeTarget) File(string) io.Reader   { return nil }
 func (t *madeTarget) Close()                  {}
@@ -241,9 +244,15 @@ func TestAgent(t *testing.T) {
 	require.Regexp(t, `gputrace_live_bytes\{cluster="c1",device="cuda:0",job_id="77",[^}]*pid="`+pid+`",rank="1"\} 2560\n`, metrics)
 	require.Regexp(t, `gputrace_line_live_bytes\{[^}]*line="\(other lines\)"[^}]*pid="`+pid+`"[^}]*\} 1024\n`, metrics, "two of five lines")
 	require.Regexp(t, `gputrace_unexplained_bytes\{[^}]*gpu_uuid="GPU-1"`, metrics)
+	require.Regexp(t, `gputrace_degraded\{[^}]*pid="`+pid+`"[^}]*\} 2\n`, metrics)
+	require.Regexp(t, `gputrace_stacks_left_out_total\{[^}]*pid="`+pid+`"[^}]*\} 5\n`, metrics)
+	require.Regexp(t, `gputrace_tracing_cpu_seconds_total\{[^}]*part="programs",pid="`+pid+`"[^}]*\} 2\n`, metrics)
+	require.Regexp(t, `gputrace_tracing_cpu_seconds_total\{[^}]*part="trap",pid="`+pid+`"[^}]*\} 0.6\n`, metrics)
+	require.Contains(t, metrics, "gputrace_agent_cpu_budget_ratio{of=\"node\"} 0.02\n")
 	require.Contains(t, metrics, "gputrace_agent_targets 2\n")
 	require.Contains(t, metrics, `gputrace_agent_probe_hits_total{outcome="emitted"} 2`)
 	r.until("/api/v1/targets", `"verdict": "UNKNOWN"`)
+	r.until("/api/v1/targets", `"stacks_left_out": 5,`)
 	_, few := r.get("/metrics?job_id=77")
 	require.NotContains(t, few, "gputrace_agent")
 	require.NotContains(t, few, `pid="`+strconv.Itoa(two.pid))

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -58,6 +59,8 @@ type Config struct {
 	// MemoryLimit is the agent's own memory above which no further process is traced; above half as much again the
 	// recorder starts anew.
 	MemoryLimit Size `yaml:"memory_limit"`
+	// CPUBudget limits the CPU time that gputrace's programs take from the processes. Beyond it, stacks are left out.
+	CPUBudget CPUBudgetConfig `yaml:"cpu_budget"`
 	// RingSize is the size of the ring between kernel and agent.
 	RingSize Size `yaml:"ring_size"`
 	// Holders reads from the process's memory what holds memory that grows.
@@ -76,6 +79,27 @@ type Config struct {
 	Webhooks []WebhookConfig `yaml:"webhooks"`
 	// Push are servers to which metrics and profiles are sent.
 	Push []PushConfig `yaml:"push"`
+}
+
+// CPUBudgetConfig is the part of the configuration about the cost of tracing. 0 means no limit.
+type CPUBudgetConfig struct {
+	// Process is a share of one CPU, for each process.
+	Process Share `yaml:"process"`
+	// Node is a share of all CPUs, for all processes together.
+	Node Share `yaml:"node"`
+}
+
+// Share is a part of a whole that is written as "1%".
+type Share float64
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *Share) UnmarshalYAML(n *yaml.Node) error {
+	v, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(n.Value, "%")), 64)
+	if err != nil || !(v >= 0 && v <= 100) || v > 0 && !strings.HasSuffix(n.Value, "%") {
+		return fmt.Errorf("line %d: %q is not a share from 0%% to 100%%, such as 1%%", n.Line, n.Value)
+	}
+	*s = Share(v / 100)
+	return nil
 }
 
 // WebhookConfig is a receiver of messages.
@@ -170,6 +194,7 @@ func ParseConfig(text []byte) (*Config, error) {
 	c := &Config{
 		Listen: "127.0.0.1:9409", Interval: model.Duration(15 * time.Second), TopLines: 10, MaxLines: 1000, MaxTargets: 100,
 		MaxStacks: 65536, MemoryLimit: 512 << 20, RingSize: 8 << 20, Holders: true, IdleRestart: model.Duration(10 * time.Minute),
+		CPUBudget: CPUBudgetConfig{Process: 0.01, Node: 0.02},
 		Dataset: DatasetConfig{
 			Interval: model.Duration(time.Minute), Flush: model.Duration(time.Hour), MaxRows: 50_000, MaxSize: 10 << 30,
 			MaxAge: model.Duration(30 * 24 * time.Hour),

@@ -23,6 +23,7 @@ func TestConfig(t *testing.T) {
 		"memory_limit: much": "line 1", "ring_size: 5000": "ring_size", "processes: '['": "processes", "interval: 1ms": "interval",
 		"dataset: {max_size: 10}": "10 bytes are too few", "dataset: {max_size: 1MiB}": "", "dataset: {dir: results}": "must be an absolute path",
 		"dataset: {dir: /results}":             "",
+		"cpu_budget: {process: 2.5%, node: 0}": "", "cpu_budget: {process: 0.01}": "not a share", "cpu_budget: {node: -1%}": "not a share",
 		"relabel_configs: [{action: nothing}]": "nothing", "labels: {'a-b': c}": "labels",
 	} {
 		_, err := ParseConfig([]byte(text))
@@ -37,6 +38,7 @@ func TestConfig(t *testing.T) {
 	c, err := ReadConfig("")
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.1:9409", c.Listen)
+	require.Equal(t, CPUBudgetConfig{Process: 0.01, Node: 0.02}, c.CPUBudget)
 }
 
 // TestDatasetFolder: a dataset that cannot be written is known before anything is traced.

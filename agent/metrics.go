@@ -53,6 +53,9 @@ var (
 	allocations   = counter("gputrace_allocations_total", "Allocations since the attach.")
 	freed         = counter("gputrace_frees_total", "Frees since the attach.")
 	refusals      = counter("gputrace_out_of_memory_total", "Requests for memory that failed since the attach.")
+	degraded      = gauge("gputrace_degraded", "Stacks left out because of cpu_budget: 0 none, 1 three of 4, 2 fifteen of 16, 3 all.")
+	leftOut       = counter("gputrace_stacks_left_out_total", "Allocations recorded without a stack because of cpu_budget.")
+	tracingTime   = counter("gputrace_tracing_cpu_seconds_total", "CPU time that tracing takes: programs measured, trap estimated.")
 	lostEvents    = counter("gputrace_lost_events_total", "Events lost since the attach; bytes are corrected by the allocator's state.")
 )
 
@@ -77,6 +80,7 @@ var (
 	pushSent        = counter("gputrace_agent_push_sent_bytes_total", "Bytes of the messages that were sent.")
 	pushWaiting     = gauge("gputrace_agent_push_waiting_bytes", "Bytes of the messages that wait.")
 	podCount        = gauge("gputrace_agent_pods", "Pods of this node whose names are known.")
+	cpuBudget       = gauge("gputrace_agent_cpu_budget_ratio", "cpu_budget: process of one CPU, node of all; 0: no limit.")
 	memoryLimit     = gauge("gputrace_agent_memory_limit_bytes", "memory_limit of the configuration.")
 	datasetRows     = counter("gputrace_agent_dataset_rows_total", "Rows of the dataset, by outcome: written or, if too many waited, dropped.")
 	datasetFailures = counter("gputrace_agent_dataset_failures_total", "Times that the dataset could not be written; it is tried again.")
@@ -134,6 +138,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		s := &sink{to: to, labels: t.process.Labels(), began: t.began}
 		s.totals(&state.Processes[k].Totals)
 		s.add(lostEvents, float64(state.Processes[k].Lost))
+		s.cost(state.Processes[k].Cost)
 		s.growth(&state.Processes[k])
 		last, found := t.last()
 		s.summary(last, &state.Processes[k].Totals)
@@ -156,6 +161,8 @@ func (c *collector) ownMetrics(s *sink, running float64) {
 	} {
 		s.add(m.metric, float64(m.value))
 	}
+	s.add(cpuBudget, float64(a.config.CPUBudget.Process), "of", "process")
+	s.add(cpuBudget, float64(a.config.CPUBudget.Node), "of", "node")
 	s.add(summarySeconds, time.Duration(a.counts.viewNanos.Load()).Seconds())
 	if a.ring != nil {
 		s.recordings(a.ring)
@@ -271,6 +278,17 @@ func (s *sink) totals(t *heap.Totals) {
 		d := &t.Drivers[i]
 		s.add(driverBytes, float64(d.Live.Bytes), "device", d.Device.String(), "layer", d.Layer.String())
 	}
+}
+
+// cost sends what tracing costs the process.
+func (s *sink) cost(c *figures.Cost) {
+	if c == nil {
+		return
+	}
+	s.add(degraded, float64(c.Detail))
+	s.add(leftOut, float64(c.LeftOut))
+	s.add(tracingTime, c.Programs.Seconds(), "part", "programs")
+	s.add(tracingTime, c.Trap().Seconds(), "part", "trap")
 }
 
 // growth sends the verdict's figures.

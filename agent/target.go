@@ -78,6 +78,7 @@ type summary struct {
 	Now      uint64              `json:"in_use_bytes"` // with device memory outside the framework
 	Peak     uint64              `json:"peak_bytes"`
 	Driver   []figures.DriverUse `json:"driver,omitempty"`
+	Tracing  *figures.Cost       `json:"tracing,omitempty"` // what tracing costs the process
 
 	phases map[string]int64 // live bytes by the phase in which they were allocated
 }
@@ -206,6 +207,7 @@ func (t *target) readDriver(ctx context.Context) {
 func (a *Agent) newSummary(t *target, m *recorder.Moment) *summary {
 	v, answer := m.View(), m.Answer()
 	s := &summary{Time: m.Time, Verdict: verdict.Unknown, Now: answer.Now, Peak: answer.Peak, Driver: t.uses, phases: map[string]int64{}}
+	s.Tracing = m.Cost
 	if text := verdict.Of(answer); text != nil {
 		s.Verdict, s.Sentence = text.Word, words.Line(text.Text)
 		for _, n := range text.Notes {

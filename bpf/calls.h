@@ -585,18 +585,22 @@ static __always_inline bool call_enter(struct hit *h)
 	return 1;
 }
 
-/* Walks the stack of the call that call_enter noted last, and sends it if it is a free. */
-static __always_inline void call_walk(struct hit *h)
+/*
+ * Walks the stack of the call that call_enter noted last, or leaves it out, and sends the call if it
+ * is a free or a report.
+ */
+static __always_inline void call_walk(struct hit *h, bool left_out)
 {
 	struct thread *th = find_thread();
-	u8 status;
+	u8 status = STACK_LEFT_OUT;
 
 	if (!th || !th->depth) {
 		drop(h, DROP_NO_SCRATCH);
 		return;
 	}
 	struct call *c = call_at(th, th->depth - 1);
-	c->stack = stack_of_call(h, &status);
+	if (!left_out)
+		c->stack = stack_of_call(h, &status);
 	c->stack_status = status;
 	if (hook_of(c)->flags & HOOK_REPORT)
 		send_report(th, h->traced, h->row);

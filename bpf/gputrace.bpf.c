@@ -33,10 +33,13 @@ int report(struct pt_regs *ctx)
 {
 	struct hit h;
 
-	if (!hit_begin(&h, ctx) && torch_hit(&h)) {
+	if (hit_begin(&h, ctx))
+		return 0;
+	if (torch_hit(&h)) {
 		GO_ON_AND_WALK(ctx);
 		drop(&h, DROP_NO_SCRATCH);
 	}
+	hit_end(&h);
 	return 0;
 }
 
@@ -46,10 +49,17 @@ int enter(struct pt_regs *ctx)
 {
 	struct hit h;
 
-	if (!hit_begin(&h, ctx) && call_enter(&h)) {
-		GO_ON_AND_WALK(ctx);
-		call_not_walked(&h);
+	if (hit_begin(&h, ctx))
+		return 0;
+	if (call_enter(&h)) {
+		if (leaves_out(&h, KIND_ALLOC)) {
+			call_walk(&h, 1);
+		} else {
+			GO_ON_AND_WALK(ctx);
+			call_not_walked(&h);
+		}
 	}
+	hit_end(&h);
 	return 0;
 }
 
@@ -65,7 +75,8 @@ int unwind(struct pt_regs *ctx)
 	if (h.hook->program == PROGRAM_TORCH)
 		torch_walk(&h);
 	else
-		call_walk(&h);
+		call_walk(&h, 0);
+	hit_end(&h);
 	return 0;
 }
 
@@ -76,8 +87,10 @@ int leave(struct pt_regs *ctx)
 	struct hit h;
 
 	USE_STACK_OF_THREAD(ctx);
-	if (!hit_begin(&h, ctx))
-		call_return(&h);
+	if (hit_begin(&h, ctx))
+		return 0;
+	call_return(&h);
+	hit_end(&h);
 	return 0;
 }
 

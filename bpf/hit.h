@@ -82,6 +82,63 @@ static __always_inline enum outcome ring_refused(void)
 	return ring_has_room() ? DROP_RING_LOCKED : DROP_RING_FULL;
 }
 
+/*
+ * The cost of tracing a process: one run in TIMED_ONE_IN of each probe and CPU is timed. Multiples of
+ * the golden ratio choose runs evenly without a period that a program's loop could have. The time
+ * lies beside the counters that the run writes anyway. A run that left its CPU meanwhile does not
+ * count, because it includes the time of other threads.
+ */
+static __always_inline bool time_is_due(u64 hits)
+{
+	return (u32)hits * 0x9E3779B9u < (u32)(0x100000000ull / TIMED_ONE_IN);
+}
+
+static __always_inline u64 switches_of(struct task_struct *task)
+{
+	return task->nvcsw + task->nivcsw;
+}
+
+static __always_inline void time_begin(struct hit *h)
+{
+	h->stats->timed = h->task->pid;
+	h->stats->switches = switches_of(h->task);
+	h->stats->began = bpf_ktime_get_ns();
+}
+
+/* Ends a run that may be the one that is timed. */
+static __noinline int time_end(struct hook_stats *s, struct traced *t)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 took = bpf_ktime_get_ns() - s->began;
+
+	if (s->timed != (u32)task->pid)
+		return 0;
+	s->timed = 0;
+	if (switches_of(task) == s->switches && took <= TIMED_LONGEST) {
+		__sync_fetch_and_add(&t->timed, 1);
+		__sync_fetch_and_add(&t->timed_ns, took);
+	}
+	return 0;
+}
+
+/* Ends a run. */
+static __always_inline void hit_end(struct hit *h)
+{
+	if (h->stats->timed)
+		time_end(h->stats, h->traced);
+}
+
+/*
+ * Whether the stack of a hit is left out, because the process is at its CPU budget. Failed requests
+ * and marks keep theirs.
+ */
+static __always_inline bool leaves_out(struct hit *h, u8 kind)
+{
+	u32 share = h->traced->leave_out;
+
+	return share && (kind == KIND_ALLOC || kind == KIND_FREE) && bpf_get_prandom_u32() <= share;
+}
+
 /* Finds the process. 0, or -ENOENT: it is not traced. */
 static __always_inline int hit_process(struct hit *h, struct pt_regs *ctx)
 {
@@ -109,7 +166,8 @@ static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 	}
 	if (hit_row(h, ctx))
 		return -ENOENT;
-	__sync_fetch_and_add(&h->stats->hits, 1);
+	if (time_is_due(__sync_fetch_and_add(&h->stats->hits, 1)))
+		time_begin(h);
 	return 0;
 }
 

@@ -53,6 +53,10 @@
 #define SEEN_STACKS	(1 << 18)
 #define SEEN_CODES	(1 << 15)
 
+/* The cost of tracing. */
+#define TIMED_ONE_IN  64      /* runs of a probe, about */
+#define TIMED_LONGEST 1000000 /* ns; a run that took longer was interrupted, and does not count */
+
 /* What kernels set. */
 #define MAX_SCRATCH 8000 /* bytes of task storage: more is never given from Linux 6.19 on */
 #define SLOT_TRIES  16	 /* places where a walk looks for memory; none: STACK_NO_SCRATCH */

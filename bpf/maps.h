@@ -55,8 +55,16 @@ ARRAY(rule_cache, 1 << RULE_CACHE_BITS, struct cached_rule); /* 1 MiB: pc -> rul
 ARRAY(seen_stacks, SEEN_STACKS, u64); /* 2 MiB: hashes of those that were sent */
 ARRAY(seen_codes, SEEN_CODES, u64);   /* 256 KiB: the last code object sent, by its address */
 ARRAY(unwind_infos, MAX_INFOS, struct unwind_info); /* 82 KiB each; user space sets how many */
-ARRAY(traced, MAX_TRACED, struct traced);	    /* 768 KiB */
 ARRAY(info_refs, MAX_TRACED, struct info_ref);	    /* 256 KiB */
+
+/* 1 MiB. User space writes one field of a process that is traced, so it maps the values. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TRACED);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct traced);
+} traced SEC(".maps");
 
 /*
  * 3.3 MiB. The flag is for what else it does: the kernel then has the values begin at a page, so that

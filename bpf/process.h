@@ -153,6 +153,8 @@ BPF_GLOBAL int borrow_info(struct traced *t, u32 from, u32 to, u64 uncopied)
 	c->execs = 0;
 	c->lost = 0;
 	c->changes = 0;
+	c->leave_out = c->timed = 0;
+	c->timed_ns = 0;
 	c->code_pages = t->code_pages;
 	if (!theirs->borrowed) {
 		u32 info = theirs->info;

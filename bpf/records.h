@@ -94,6 +94,8 @@ enum stack_status {
 	STACK_UNWOUND = 10,
 	STACK_GUESSED = 11,
 	STACK_COPY_ENDS = 12,
+	/* 13 is event.StackOverLimit's. */
+	STACK_LEFT_OUT = 14, /* the process is at its CPU budget */
 };
 
 /*

@@ -82,6 +82,11 @@ struct hook {
 struct hook_stats {
 	u64 hits;
 	u64 cached; /* stacks that were found without a walk, about */
+	/* The run that is being timed (hit.h). */
+	u64 began;
+	u64 switches; /* of its thread, when it began */
+	u32 timed;    /* its thread; 0: none is */
+	u32 pad;
 	u64 outcome[OUTCOME_COUNT];
 };
 
@@ -226,6 +231,9 @@ struct traced {
 	u64 changes;	/* how often it was seen to have other code than before */
 	u64 code_pages; /* executable pages (exec_vm of its mm_struct), while its descriptor is
 			   borrowed */
+	u32 leave_out;	/* share of the stacks that are left out, in 2^-32; user space sets it */
+	u32 timed;	/* runs that were timed */
+	u64 timed_ns;	/* their time */
 };
 
 /*

@@ -104,19 +104,23 @@ BPF_GLOBAL int read_block_surely(struct walk *w, struct unwind_info *p)
 
 /*
  * Reads the Block of an allocation, and looks for its stack among the cached walks. Returns whether
- * it is there.
+ * it need not be walked.
  */
 BPF_GLOBAL int find_origin(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return 0;
-	bool has_block = w->report.kind == KIND_ALLOC;
+	bool has_block = w->report.kind == KIND_ALLOC, found = 1;
 
-	cached_walk_touch(w);
+	w->found = 0;
+	if (!w->report.left_out)
+		cached_walk_touch(w);
 	if (has_block)
 		read_block(w, &p->block); /* first: its place is where the walk begins */
-	bool found = cached_walk_find(w, p);
-
+	if (!w->report.left_out)
+		found = cached_walk_find(w, p);
+	else
+		memory_was_stable(&w->mem);
 	if (w->mem.moved && has_block)
 		read_block_again(w, p);
 	return found;
@@ -251,12 +255,15 @@ static __always_inline bool torch_event_recalled(struct hit *h, struct arguments
 	if (!s)
 		return 1;
 	struct walk *w = &s->walk;
+
+	w->report.left_out = leaves_out(h, w->report.kind);
 	bool found = find_origin(w, p);
 
 	if (found) {
 		*stack = w->block.stack = w->found;
-		w->block.stack_status = STACK_OK;
-		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
+		w->block.stack_status = w->report.left_out ? STACK_LEFT_OUT : STACK_OK;
+		/* Not atomic: one that is lost now and then does no harm. */
+		h->stats->cached += !w->report.left_out;
 		read_autograd(w, p);
 		torch_event(h, &w->report, w);
 	}

@@ -144,10 +144,14 @@ const (
 )
 
 type TraceHookStats struct {
-	_       structs.HostLayout
-	Hits    uint64
-	Cached  uint64
-	Outcome [16]uint64
+	_        structs.HostLayout
+	Hits     uint64
+	Cached   uint64
+	Began    uint64
+	Switches uint64
+	Timed    uint32
+	Pad      uint32
+	Outcome  [16]uint64
 }
 
 type TraceHookTable struct {
@@ -419,6 +423,7 @@ const (
 	TraceStackStatusSTACK_UNWOUND      TraceStackStatus = 10
 	TraceStackStatusSTACK_GUESSED      TraceStackStatus = 11
 	TraceStackStatusSTACK_COPY_ENDS    TraceStackStatus = 12
+	TraceStackStatusSTACK_LEFT_OUT     TraceStackStatus = 14
 )
 
 type TraceThread struct {
@@ -477,6 +482,9 @@ type TraceTraced struct {
 	StacksLost uint64
 	Changes    uint64
 	CodePages  uint64
+	LeaveOut   uint32
+	Timed      uint32
+	TimedNs    uint64
 }
 
 type TraceTracedState uint32
@@ -616,7 +624,8 @@ type TraceWalkSlot struct {
 			Reserved  uint64
 			Device    uint16
 			Kind      uint8
-			Pad       [5]uint8
+			LeftOut   uint8
+			Pad       [4]uint8
 		}
 		Block struct {
 			_           structs.HostLayout

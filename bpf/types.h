@@ -114,7 +114,8 @@ struct signal_struct {
 struct task_struct {
 	int pid; /* of the thread, in the initial PID namespace */
 	int tgid;
-	u64 start_time; /* monotonic, ns */
+	u64 start_time;		     /* monotonic, ns */
+	unsigned long nvcsw, nivcsw; /* how often it left its CPU: by itself, and not */
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
 	struct task_struct *group_leader;

@@ -79,9 +79,10 @@ struct report {
 	u64 size;
 	u64 allocated;
 	u64 reserved;
-	u16 device; /* c10::Device: type, index */
-	u8 kind;    /* enum event_kind */
-	u8 pad[5];
+	u16 device;  /* c10::Device: type, index */
+	u8 kind;     /* enum event_kind */
+	u8 left_out; /* 1: the event has no stack, because of the CPU budget */
+	u8 pad[4];
 };
 
 /* What an event has beside the report. */

@@ -45,7 +45,7 @@ func newStackTable() *stackTable {
 // Stack is a stack by its number; nil: not known.
 func (t *stackTable) Stack(id event.StackID) *event.Stack {
 	if id == event.StackOverLimit {
-		return event.OverLimit()
+		return id.Placeholder()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

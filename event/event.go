@@ -170,13 +170,29 @@ type Autograd struct {
 // StackID identifies a stack within a process. The kernel computes it as a hash of the process and its frames.
 type StackID uint64
 
-// StackOverLimit replaces the stack of an event when the source already had its maximum number of different stacks. The
-// stack is OverLimit.
-const StackOverLimit StackID = 1<<64 - 1
+// The stacks of events whose own stack was not kept. Placeholder returns them.
+const (
+	// StackOverLimit is used when the source already has its maximum number of different stacks.
+	StackOverLimit StackID = 1<<64 - 1
+	// StackLeftOut is used when the source takes no stack, to stay within its CPU budget.
+	StackLeftOut StackID = 1<<64 - 2
+)
 
-// OverLimit returns the stack of StackOverLimit: one frame, whose function is "[over the limit]".
-func OverLimit() *Stack {
-	return &Stack{ID: StackOverLimit, Status: statusOverLimit, Frames: []Frame{{Kind: FrameNative, Func: "[over the limit]"}}}
+var placeholders = map[StackID]*Stack{
+	StackOverLimit: placeholder(StackOverLimit, statusOverLimit, "[over the limit]"),
+	StackLeftOut:   placeholder(StackLeftOut, statusLeftOut, "[no stack: CPU budget]"),
+}
+
+func placeholder(id StackID, status StackStatus, name string) *Stack {
+	return &Stack{ID: id, Status: status, Frames: []Frame{{Kind: FrameNative, Func: name}}}
+}
+
+// Placeholder returns the stack of StackOverLimit or StackLeftOut, which has one frame; nil for the stacks of programs.
+func (id StackID) Placeholder() *Stack {
+	if id < StackLeftOut {
+		return nil
+	}
+	return placeholders[id]
 }
 
 // StackStatus says how complete a stack is.
@@ -200,8 +216,9 @@ const (
 	// JIT compiler's, has no unwind information. A frame next to that code may be missing.
 	StatusGuessed  StackStatus = 11
 	StatusCopyEnds StackStatus = 12 // unwound from a copy that ends before the outermost frame
-	// statusOverLimit is the status of StackOverLimit.
+	// statusOverLimit and statusLeftOut are the statuses of placeholders.
 	statusOverLimit StackStatus = 13
+	statusLeftOut   StackStatus = 14
 )
 
 var statusNames = map[StackStatus]string{
@@ -209,7 +226,7 @@ var statusNames = map[StackStatus]string{
 	StatusUnreadable: "unreadable", StatusOrder: "frames out of order", StatusTooDeep: "too deep",
 	StatusPythonState: "no Python state", StatusNoScratch: "no scratch", StatusLost: "lost",
 	StatusUnwound: "complete, unwound from a copy", StatusGuessed: "partly guessed", StatusCopyEnds: "copy too short",
-	statusOverLimit: "over the limit",
+	statusOverLimit: "over the limit", statusLeftOut: "CPU budget",
 }
 
 func (s StackStatus) String() string { return name(statusNames, s, "status") }

@@ -20,7 +20,7 @@ func TestNumbers(t *testing.T) {
 		AnnotationKind(5): "from_start",
 		AnnotationKind(6): "checkpoint", AnnotationKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch",
 		StackStatus(9):  "lost",
-		StackStatus(13): "over the limit",
+		StackStatus(13): "over the limit", StackStatus(14): "CPU budget",
 	} {
 		require.Equal(t, want, value.String())
 	}

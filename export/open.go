@@ -246,7 +246,10 @@ func (s *Source) warn(warn func(error)) {
 	}
 	if s.End.StacksOverLimit > 0 {
 		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit,
-			event.OverLimit().Frames[0].Func))
+			event.StackOverLimit.Placeholder().Frames[0].Func))
+	}
+	if s.End.Cost != nil && s.End.Cost.LeftOut > 0 {
+		warn(errors.New(s.End.Cost.Sentence()))
 	}
 	if s.End.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", s.End.StackRecordsLost))

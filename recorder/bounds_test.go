@@ -118,6 +118,23 @@ func TestStackLimitIsSaidOnce(t *testing.T) {
 	require.Contains(t, n.warnings[0], "more than 10 different stacks")
 }
 
+// TestDetailIsSaid reports each change of what has stacks once: a warning when it is less, a notice when it is more.
+func TestDetailIsSaid(t *testing.T) {
+	n, target := &noted{}, &madeTarget{pid: 7}
+	p := &Process{options: &Options{}, observer: n, target: target}
+	const full, quarter, none = figures.FullDetail, figures.QuarterDetail, figures.NoDetail
+	for _, d := range []figures.Detail{full, quarter, quarter, none, full, full} {
+		target.cost = figures.Cost{Detail: d, Used: 0.0123, Budget: 0.01}
+		p.reportDetail()
+	}
+	require.Equal(t, []string{
+		"tracing takes 1.23 % of a CPU of pid 7, its budget is 1 %: one allocation of 4 has a stack from now on; bytes stay exact",
+		"tracing takes 1.23 % of a CPU of pid 7, its budget is 1 %: no allocation has a stack from now on; bytes stay exact",
+	}, n.warnings)
+	require.Equal(t, []string{"tracing takes 1.23 % of a CPU of pid 7, its budget is 1 %: every allocation has a stack again"}, n.notices)
+	require.Equal(t, figures.FullDetail, p.cost().Detail)
+}
+
 // TestUnseenIsSaid: memory that a process allocated before it was hooked is said of one that began while it was traced.
 func TestUnseenIsSaid(t *testing.T) {
 	for _, c := range []struct {

@@ -71,6 +71,7 @@ func (p *Process) segmentEnd() *recording.End {
 		StacksOverLimit: p.target.OverLimit(), Libraries: p.torchFolders(), Garbage: p.scans.garbage.Figures(),
 		NoHolders: p.scans.noPython(), Sources: trailer.Sources(p.View()),
 	}
+	end.Cost = p.cost()
 	if p.growth != nil {
 		end.HolderFacts = maps.Clone(p.growth.facts)
 	}

@@ -60,6 +60,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 	if stacks.Raw != (figures.RawStacks{}) {
 		end.RawStacks = &stacks.Raw
 	}
+	end.Cost = p.cost()
 	switch p.target.End() {
 	case Running, Stopped:
 		end.Paused = p.target.Paused()

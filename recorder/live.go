@@ -32,6 +32,7 @@ type ProcessState struct {
 	Rate    float64 // blocks allocated per second, recently
 	Curve   []Sample
 	Paused  string        // as Target.Paused, set for a process that allocated nothing recently
+	Cost    *figures.Cost // what tracing has cost; nil: not measured
 	Leaks   *leaks.Report // the last leak report; nil: none yet, or steps are turned off
 }
 
@@ -122,7 +123,7 @@ func (r *Recorder) state() *State {
 		if p.done == nil {
 			state := ProcessState{
 				Process: p, Totals: p.heap.Totals(), Lost: p.target.Lost(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
-				Leaks: p.Leaks(),
+				Leaks: p.Leaks(), Cost: p.cost(),
 			}
 			if state.Rate == 0 {
 				state.Paused = p.target.Paused()

@@ -34,6 +34,7 @@ type madeTarget struct {
 	began   bool
 	lost    uint64
 	over    uint64
+	cost    figures.Cost
 	before  []Totals
 	noState error // why there is no allocator state; nil: there is
 	memory  *Memory
@@ -56,6 +57,7 @@ func (t *madeTarget) End() End                   { return t.end }
 func (t *madeTarget) Lost() uint64               { return t.lost }
 func (t *madeTarget) OverLimit() uint64          { return t.over }
 func (t *madeTarget) Stacks() Stacks             { return Stacks{} }
+func (t *madeTarget) Cost() figures.Cost         { return t.cost }
 func (t *madeTarget) File(string) io.Reader      { return nil }
 func (t *madeTarget) Close()                     {}
 func (t *madeTarget) Driver() (string, []string) { return "", nil }

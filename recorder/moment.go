@@ -25,6 +25,7 @@ type Moment struct {
 	Lost        uint64        // number of the process's events that were lost
 	Leaks       *leaks.Report // the last leak report; nil: none yet, or steps are turned off
 	Found       *Found        // what the attach found
+	Cost        *figures.Cost // what tracing has cost; nil: not measured
 
 	snapshot  *heap.Snapshot
 	stacks    map[event.StackID]*event.Stack
@@ -72,7 +73,7 @@ func (r *Recorder) Moments(ctx context.Context, all []*Process) ([]*Moment, erro
 // moment copies everything that a Moment needs. It runs in the goroutine that owns the heap.
 func (p *Process) moment() *Moment {
 	m := &Moment{
-		Process: p, Time: time.Now(), Began: p.start, Lost: p.target.Lost(), Leaks: p.Leaks(), Found: p.target.Found(),
+		Process: p, Time: time.Now(), Began: p.start, Lost: p.target.Lost(), Leaks: p.Leaks(), Found: p.target.Found(), Cost: p.cost(),
 		snapshot: p.heap.Snapshot(), library: p.torchFolders(), paused: p.target.Paused(), garbage: p.scans.garbage.Figures(),
 		noHolders: p.scans.noPython(),
 	}

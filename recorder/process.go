@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
@@ -49,8 +50,9 @@ type Process struct {
 	frozen     frozen
 	memory     *Memory // as read at the end; nil: not yet
 
-	lost    uint64 // events, as far as recorded
-	limited bool   // the warning about too many stacks was shown
+	lost    uint64         // events, as far as recorded
+	limited bool           // the warning about too many stacks was shown
+	detail  figures.Detail // as last reported
 	start   time.Time
 	end     time.Time
 	done    *concluded // nil: still recording
@@ -217,8 +219,32 @@ func (p *Process) warnLimit() {
 	if !p.limited && p.target.OverLimit() > 0 {
 		p.limited = true
 		p.observer.Warning(fmt.Errorf("there are more than %d different stacks: further ones are counted as %s (--max-stacks)",
-			p.options.MaxStacks, event.OverLimit().Frames[0].Func))
+			p.options.MaxStacks, event.StackOverLimit.Placeholder().Frames[0].Func))
 	}
+}
+
+// cost returns what tracing has cost the process; nil: it is not measured.
+func (p *Process) cost() *figures.Cost {
+	if t, ok := p.target.(Coster); ok {
+		c := t.Cost()
+		return &c
+	}
+	return nil
+}
+
+// reportDetail reports each change of the share of allocations with a stack.
+func (p *Process) reportDetail() {
+	c := p.cost()
+	if c == nil || c.Detail == p.detail {
+		return
+	}
+	used := fmt.Sprintf("tracing takes %.2f %% of a CPU of %s, its budget is %s", 100*c.Used, p.Who(), c.Limit())
+	if c.Detail > p.detail {
+		p.observer.Warning(fmt.Errorf("%s: %s from now on; bytes stay exact", used, c.Detail.Words()))
+	} else {
+		p.observer.Notice(fmt.Sprintf("%s: %s again", used, c.Detail.Words()))
+	}
+	p.detail = c.Detail
 }
 
 // Processes returns a number of processes in words.

@@ -81,6 +81,9 @@ type Options struct {
 	Memory string
 	// NoSteps turns off the detection of steps, and of growth from one step to the next.
 	NoSteps bool
+	// CPUBudget limits the CPU time of gputrace's programs in each process, as a share of one CPU; NodeCPUBudget limits the sum for all
+	// processes, as a share of all CPUs. Beyond them, stacks of allocations are left out. 0: no limit.
+	CPUBudget, NodeCPUBudget float64
 	// StepOn is the function whose calls begin steps, as steps.Rules.On. Empty: detected.
 	StepOn string
 	// NoHolders turns off the search for the holders of the live blocks.
@@ -319,6 +322,7 @@ func (r *Recorder) drain() error {
 		r.losses.look(r.source, r.lose)
 		for _, p := range r.now {
 			p.warnLimit()
+			p.reportDetail()
 		}
 		if err != nil {
 			r.concludeAll()

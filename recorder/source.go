@@ -93,6 +93,12 @@ type Exiter interface {
 	ExitStatus() (code int, ok bool)
 }
 
+// Coster is a Target whose tracing is measured.
+type Coster interface {
+	// Cost returns what tracing has cost the process, as last measured.
+	Cost() figures.Cost
+}
+
 // Inspector reads a process's memory and its GPU driver's figures, without a probe. Its methods may be called from any
 // goroutine. They return soon after ctx is done.
 type Inspector interface {

@@ -75,6 +75,8 @@ type End struct {
 	StackRecordsLost uint64  `json:"stack_records_lost"`
 	// StacksOverLimit counts events whose stack was dropped because the limit of different stacks was reached.
 	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
+	// Cost is what tracing cost the process; nil: it was not measured.
+	Cost *figures.Cost `json:"cost,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
 	RawStacks *figures.RawStacks `json:"raw_stacks,omitempty"`
 	Checks    *figures.Checks    `json:"checks"`  // nil: the live set was not compared with the allocator state

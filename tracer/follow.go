@@ -424,7 +424,7 @@ func (tr *Tracer) execed(t *Target) {
 	t.close()
 	next := &Target{
 		tracer: tr, state: stateFollowed, place: kernel.Place{PID: t.place.PID, Index: t.place.Index, Info: kernel.NoInfo}, name: t.name,
-		added: t.added, root: t.root, execed: true, began: true, earlier: losses{-before.Lost, -before.StacksLost},
+		added: t.added, root: t.root, execed: true, began: true, earlier: losses{-before.Lost, -before.StacksLost}, cost: t.cost.after(),
 	}
 	if !tr.options.Children {
 		tr.release(next)
@@ -450,6 +450,7 @@ func (tr *Tracer) ended(t *Target) {
 // retire ends the trace of a program.
 func (tr *Tracer) retire(t *Target, why End) {
 	t.countLost() // for the last time: its place is released
+	t.cost.take(tr.kernel.Cost(t.place.Index))
 	if t.end == Running {
 		t.end = why
 	}

@@ -63,7 +63,8 @@ type Target struct {
 	exit    *exitWatch       // nil: a record reports its end
 	earlier losses           // counted by the kernel at earlier places, less those of an earlier program
 	lost    losses           // total when last read
-	pages   uint64           // number of code pages, when the mappings were last read
+	cost    cost
+	pages   uint64 // number of code pages, when the mappings were last read
 
 	// For targets that are hooked, or about to be.
 	code        *mapped.Files

@@ -85,6 +85,9 @@ type Options struct {
 	Steps bool
 	// Forever continues the trace when no process is left.
 	Forever bool
+	// CPUBudget limits the CPU time of the programs in each process, as a share of one CPU; NodeCPUBudget limits the sum for all
+	// processes, as a share of all CPUs. Beyond them, stacks of allocations are left out (figures.Detail). 0: no limit.
+	CPUBudget, NodeCPUBudget float64
 	// Children also traces the descendants of the processes of a job, new ones from their first instruction.
 	Children bool
 }
@@ -138,6 +141,7 @@ type Tracer struct {
 	collected time.Time          // when lost records were last replaced
 	dead      []placed
 
+	costs      costs
 	stop       atomic.Bool
 	detached   bool
 	record     ringbuf.Record
@@ -276,6 +280,7 @@ func (tr *Tracer) Read(buf []event.Event) ([]event.Event, error) {
 	if !tr.detached {
 		tr.refreshIfDue()
 	}
+	tr.keepBudget()
 	tr.kernel.SetDeadline(time.Now().Add(tr.timeout()))
 	if tr.empty {
 		tr.taken = 0

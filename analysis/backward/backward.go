@@ -65,10 +65,10 @@ func (j *Joiner) Stack(id event.StackID) *event.Stack {
 func (j *Joiner) Join(events []event.Event) {
 	for i := range events {
 		e := &events[i]
-		if e.Stack != 0 && !e.Autograd.Running && e.Layer == event.LayerTorch {
+		if e.Stack != 0 && e.Stack != event.StackLeftOut && !e.Autograd.Running && e.Layer == event.LayerTorch {
 			j.follow(e)
 		}
-		if e.Autograd == (event.Autograd{}) || e.Stack == 0 || e.Stack == event.StackOverLimit {
+		if e.Autograd == (event.Autograd{}) || e.Stack == 0 || e.Stack.Placeholder() != nil {
 			continue
 		}
 		if e.Kind == event.KindOutOfMemory {
@@ -173,7 +173,7 @@ func (j *Joiner) join(id event.StackID, from *origin) event.StackID {
 		return joined
 	}
 	st := j.resolve(id)
-	if st == nil || len(j.joined) >= j.limit || joined == 0 || joined == event.StackOverLimit {
+	if st == nil || len(j.joined) >= j.limit || joined == 0 || joined.Placeholder() != nil {
 		return id
 	}
 	frames := slices.Concat(stacks.OfNode(st.Frames), from.frames)

@@ -32,7 +32,7 @@ func newClock(resolve func(event.StackID) *event.Stack, on mark) *clock {
 
 // see takes the next event. It reports whether a step begins with it.
 func (c *clock) see(e *event.Event) bool {
-	if e.Kind != event.KindAlloc || e.Stack == 0 {
+	if e.Kind != event.KindAlloc || e.Stack == 0 || e.Stack.Placeholder() != nil {
 		return false
 	}
 	is, ok := c.sides[e.Stack]

@@ -138,7 +138,7 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 	default:
 		return nil, nil
 	}
-	if e.Stack == 0 {
+	if e.Stack == 0 || e.Stack.Placeholder() != nil {
 		return nil, nil
 	}
 	if c := s.pass(e); c != nil {

@@ -46,6 +46,7 @@ type recordOptions struct {
 	maxSize    int           // of the recording, bytes; 0: no limit
 	maxAge     time.Duration // how far back the recording reaches; 0: to the attach
 	maxStacks  int
+	cpuBudget  float64
 	freeStacks bool
 	fullStacks bool
 	formats    string // formats beside the profiles and the recording, as given to -f; empty: none
@@ -105,6 +106,7 @@ func recordingFlags() []cli.Flag {
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),
 		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'",
 			1, "at least 1"),
+		flags.Percent("cpu-budget", "0%", "leave stacks out while tracing takes more than a `PART` of one CPU, as 1%; bytes stay exact"),
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 		&cli.BoolFlag{Name: "no-steps", Usage: "do not look for steps, and for what grows from one to the next"},
@@ -224,7 +226,7 @@ func parseRecording(c *cli.Context) recordOptions {
 		liveFile:   flags.Get[string](c, "live-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-holders"),
 		noSteps: c.Bool("no-steps"), untilOOM: c.Bool("until-oom"), stepOn: flags.Get[string](c, "step-on"),
-		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"),
+		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"), cpuBudget: flags.Get[float64](c, "cpu-budget"),
 		duration: flags.Get[time.Duration](c, "duration"), maxAge: flags.Get[time.Duration](c, "max-age"),
 		ringBytes: flags.Get[int](c, "ring-size"), maxSize: flags.Get[int](c, "max-size"),
 		formats: flags.Get[string](c, "format"), asked: c.IsSet("format"), verbose: c.Bool("verbose"), memory: flags.Get[string](c, "memory"),

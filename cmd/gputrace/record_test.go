@@ -57,6 +57,7 @@ func TestParseRecord(t *testing.T) {
 		"--ring-size 64KiB":      plain(func(o *recordOptions) { o.ringBytes = 64 << 10 }),
 		"--ring-size 1GiB":       plain(func(o *recordOptions) { o.ringBytes = 1 << 30 }),
 		"--max-stacks 1":         plain(func(o *recordOptions) { o.maxStacks = 1 }),
+		"--cpu-budget 2.5%":      plain(func(o *recordOptions) { o.cpuBudget = 0.025 }),
 		"--max-size 0":           plain(func(o *recordOptions) { o.maxSize = 0 }),
 		"--max-size 4MiB":        plain(func(o *recordOptions) { o.maxSize = 4 << 20 }),
 		"--max-size 64GiB":       plain(func(o *recordOptions) { o.maxSize = 64 << 30 }),

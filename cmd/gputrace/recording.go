@@ -152,7 +152,7 @@ func (o *recordOptions) recorderOptions(c *console.Console) (*recorder.Options, 
 		Wait: o.wait, Inject: o.inject, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
 		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
-		Version: version, Observer: c,
+		CPUBudget: o.cpuBudget, Version: version, Observer: c,
 	}
 	if o.pid != 0 {
 		out.PIDs = append([]int{o.pid}, o.others...)

@@ -54,6 +54,7 @@ type traced interface {
 	Lost() uint64
 	StacksOverLimit() uint64
 	StackRecordsLost() uint64
+	Cost() figures.Cost
 	RawStacks() figures.RawStacks
 	CellText(name string) (text string, ok bool)
 }

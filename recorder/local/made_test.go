@@ -142,6 +142,7 @@ func (t *madeTarget) Found() *tracer.Found                { return &t.found }
 func (t *madeTarget) Stack(id event.StackID) *event.Stack { return &event.Stack{ID: id} }
 func (t *madeTarget) Lost() uint64                        { return 5 }
 func (t *madeTarget) StacksOverLimit() uint64             { return 6 }
+func (t *madeTarget) Cost() figures.Cost                  { return figures.Cost{} }
 func (t *madeTarget) StackRecordsLost() uint64            { return 7 }
 func (t *madeTarget) RawStacks() figures.RawStacks        { return figures.RawStacks{Sent: 8} }
 

@@ -68,7 +68,7 @@ func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
 		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
-		Job: o.Many(), Children: o.Children, Steps: !o.NoSteps, Forever: o.Forever,
+		Job: o.Many(), Children: o.Children, Steps: !o.NoSteps, Forever: o.Forever, CPUBudget: o.CPUBudget, NodeCPUBudget: o.NodeCPUBudget,
 	}, err
 }
 
@@ -337,6 +337,9 @@ func (t *target) Stack(id event.StackID) *event.Stack { return t.traced.Stack(id
 func (t *target) Lost() uint64 { return t.traced.Lost() }
 
 func (t *target) OverLimit() uint64 { return t.traced.StacksOverLimit() }
+
+// Cost implements recorder.Coster.
+func (t *target) Cost() figures.Cost { return t.traced.Cost() }
 
 // End implements Target. For a single process, it is the end of the recording.
 func (t *target) End() recorder.End {

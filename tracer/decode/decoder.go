@@ -115,9 +115,11 @@ type Process struct {
 	stacks *stackTable
 	counts figures.RawStacks
 
-	allocates bool                    // PyTorch has allocated
-	objects   map[uint64]event.Device // devices of allocators other than PyTorch's, by object
-	classes   map[uint64]string       // class names of autograd nodes, by the addresses of their vtables
+	leftOut     uint64 // allocations whose stack was left out
+	allocations uint64
+	allocates   bool                    // PyTorch has allocated
+	objects     map[uint64]event.Device // devices of allocators other than PyTorch's, by object
+	classes     map[uint64]string       // class names of autograd nodes, by the addresses of their vtables
 }
 
 // NewProcess returns the decoder of a process's records. code may be nil: then stacks consist of addresses only.
@@ -209,12 +211,29 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 		e.Autograd = p.autogradOf(r)
 	}
 	p.shared.received[int(r.Hook)%maxHooks]++
+	p.countLeftOut(&e, bpf.TraceStackStatus(r.StackStatus))
 	p.shared.watchStacks(&e, event.StackStatus(r.StackStatus))
 	if row := p.shared.row(r.Call); row != nil {
 		e.Call = row.Name()
 	}
 	return e
 }
+
+// countLeftOut names a stack that was left out, and counts it if it is an allocation's.
+func (p *Process) countLeftOut(e *event.Event, status bpf.TraceStackStatus) {
+	if e.Stack == 0 && status == bpf.TraceStackStatusSTACK_LEFT_OUT {
+		e.Stack = event.StackLeftOut
+	}
+	if e.Kind == event.KindAlloc {
+		p.allocations++
+		if e.Stack == event.StackLeftOut {
+			p.leftOut++
+		}
+	}
+}
+
+// LeftOut returns the number of allocations whose stack was left out because of the CPU budget, and the number of all.
+func (p *Process) LeftOut() (leftOut, allocations uint64) { return p.leftOut, p.allocations }
 
 // free returns the event of a freed block.
 func (p *Process) free(r *bpf.TraceRecordFree) event.Event {

@@ -94,9 +94,6 @@ func (t *stackTable) within(id event.StackID) event.StackID {
 	return event.StackOverLimit
 }
 
-// overLimit represents the stacks that were not kept.
-var overLimit = event.OverLimit()
-
 // add stores a stack that the kernel sent. A repeated stack is ignored.
 func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem process.Memory, py *cpython.Runtime) {
 	id := event.StackID(r.hash)
@@ -200,8 +197,8 @@ func (t *stackTable) nativeFrames(id event.StackID) int {
 
 // stack returns a stack with the names of its frames.
 func (t *stackTable) stack(id event.StackID) *event.Stack {
-	if id == event.StackOverLimit {
-		return overLimit
+	if s := id.Placeholder(); s != nil {
+		return s
 	}
 	s := t.byID[id]
 	if s == nil {

@@ -242,3 +242,20 @@ func TestUnread(t *testing.T) {
 		}
 	}
 }
+
+// TestLeftOut names a stack that the kernel left out, and counts allocations only.
+func TestLeftOut(t *testing.T) {
+	p := New(nil).NewProcess(nil)
+	for _, kind := range []event.Kind{event.KindAlloc, event.KindFree, event.KindAlloc} {
+		e := p.event(&bpf.TraceRecordEvent{Kind: uint8(kind), StackStatus: uint8(bpf.TraceStackStatusSTACK_LEFT_OUT), Requested: 7})
+		require.Equal(t, event.StackLeftOut, e.Stack)
+		require.EqualValues(t, 7, e.Requested)
+	}
+	require.EqualValues(t, 5, p.event(&bpf.TraceRecordEvent{Kind: uint8(event.KindAlloc), Stack: 5}).Stack)
+	leftOut, all := p.LeftOut()
+	require.Equal(t, []uint64{2, 3}, []uint64{leftOut, all})
+	require.Equal(t, "[no stack: CPU budget]", p.Stack(event.StackLeftOut).Frames[0].Label())
+	require.EqualValues(t, bpf.TraceStackStatusSTACK_LEFT_OUT, p.Stack(event.StackLeftOut).Status)
+	_, any := p.shared.Stackless()
+	require.False(t, any, "no warning about missing stacks")
+}

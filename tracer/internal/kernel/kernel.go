@@ -7,6 +7,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
@@ -383,6 +386,33 @@ func (k *Side) CodeChanges(m *Place) uint64 { return k.TracedAt(m.Index).Changes
 func (k *Side) TracedAt(index uint32) (t bpf.TraceTraced) {
 	_ = k.objs.Traced.Lookup(index, &t) // every index exists
 	return t
+}
+
+// timedOneIn is TIMED_ONE_IN of bpf/limits.h: one of 64 runs is timed.
+const timedOneIn = 64
+
+// Cost returns the CPU time of the programs in the process at a place, and the number of their runs, both by those that were timed.
+func (k *Side) Cost(index uint32) (programs time.Duration, hits uint64) {
+	t := k.TracedAt(index)
+	return timedOneIn * time.Duration(t.TimedNs), timedOneIn * uint64(t.Timed)
+}
+
+// shares has the share of stacks that are left out at each detail, in 2^-32.
+var shares = [figures.Details]uint32{
+	figures.FullDetail: 0, figures.QuarterDetail: 3 << 30, figures.SixteenthDetail: 15 << 28, figures.NoDetail: 1<<32 - 1,
+}
+
+// SetDetail sets the share of allocations with a stack of the process at a place.
+func (k *Side) SetDetail(index uint32, d figures.Detail) error {
+	m, err := k.objs.Traced.Memory()
+	if err == nil {
+		at := uintptr(index)*unsafe.Sizeof(bpf.TraceTraced{}) + unsafe.Offsetof(bpf.TraceTraced{}.LeaveOut)
+		_, err = m.WriteAt(binary.NativeEndian.AppendUint32(nil, shares[d]), int64(at)) // only this field: the programs write the others
+	}
+	if err != nil {
+		return fmt.Errorf("set which stacks are left out: %w", err)
+	}
+	return nil
 }
 
 // ChildrenLost returns the number of new processes for which there was no place.
