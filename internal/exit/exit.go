@@ -34,11 +34,11 @@ var Codes = []struct {
 	Meaning string
 }{
 	{OK, "all is well"},
-	{Error, "an error that none of the others is; of doctor: tracing will not work"},
+	{Error, "any other error; for doctor: tracing will not work"},
 	{Misuse, "the command line is wrong, or an output exists already"},
-	{Findings, "of leaks: memory grows from step to step; of oom: a request for memory failed, and the program is not known to have " +
+	{Findings, "for leaks: memory grows from step to step; for oom: a request for memory failed, and the program is not known to have " +
 		"survived it"},
-	{Gate, "of check, and of record and run with --check: a rule is not met"},
+	{Gate, "for check, and for record and run with --check: a rule is not met"},
 	{Invalid, "a file is not what it should be"},
 	{NotPermitted, "not permitted; the message says which capability is missing"},
 	{Nothing, "nothing to trace: no such process, it uses no CUDA, or this kernel cannot be traced on"},
