@@ -115,9 +115,9 @@ func (r *Report) judge() {
 	case r.Works && r.PID != 0:
 		r.Verdict = fmt.Sprintf("tracing will work: gputrace -p %d", r.PID)
 	case r.Works && r.ownOnly:
-		r.Verdict = "tracing will work on this machine, for processes of the user that runs gputrace; gputrace doctor -p PID looks at one"
+		r.Verdict = "tracing will work on this machine, for processes of the user that runs gputrace; gputrace doctor -p PID checks one"
 	case r.Works:
-		r.Verdict = "tracing will work on this machine; gputrace doctor -p PID looks at a process"
+		r.Verdict = "tracing will work on this machine; gputrace doctor -p PID checks a process"
 	default:
 		r.Verdict = fmt.Sprintf("tracing will not work: %s: %s", c.Name, firstLine(c.Says))
 	}

@@ -32,7 +32,7 @@ func TestVerdict(t *testing.T) {
 		want   string
 	}{
 		"all well": {Report{Checks: []Check{{State: OK, Needed: true}}},
-			true, "tracing will work on this machine; gputrace doctor -p PID looks at a process"},
+			true, "tracing will work on this machine; gputrace doctor -p PID checks a process"},
 		"a process":  {Report{PID: 42}, true, "tracing will work: gputrace -p 42"},
 		"not needed": {Report{PID: 42, Checks: []Check{{State: Failed}}}, true, "tracing will work: gputrace -p 42"},
 		"not known":  {Report{PID: 42, Checks: []Check{{State: Unknown, Needed: true}}}, true, "tracing will work: gputrace -p 42"},
@@ -165,8 +165,8 @@ func TestPrograms(t *testing.T) {
 		state State
 		says  string
 	}{
-		"loaded":        {nil, OK, "the kernel has taken them"},
-		"not attached":  {unix.EPERM, OK, "the kernel has taken them"},
+		"loaded":        {nil, OK, "the kernel accepted them"},
+		"not attached":  {unix.EPERM, OK, "the kernel accepted them"},
 		"no right":      {loading(unix.EPERM), Unknown, "not permitted"},
 		"verifier":      {loading(&ebpf.VerifierError{Cause: unix.EACCES}), Failed, "refuses them"},
 		"map too large": {loading(unix.E2BIG), Failed, "argument list too long"},

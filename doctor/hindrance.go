@@ -89,7 +89,7 @@ func missingProc(error) *Hindrance {
 		return nil
 	}
 	return &Hindrance{
-		Says: "/proc is not mounted where gputrace runs: no process can be looked at", Missing: true,
+		Says: "/proc is not mounted where gputrace runs: no process can be read", Missing: true,
 		Fixes: []Fix{{"host", "mount -t proc proc /proc"}, {"docker", "docker run --pid=host ..."}},
 	}
 }
@@ -127,7 +127,7 @@ func missingTypes(err error) *Hindrance {
 		return nil
 	}
 	return &Hindrance{
-		Says:    "the types of the kernel (BTF) are not there: " + typesFile + " is hidden in this container, or the kernel was built without",
+		Says:    "the types of the kernel (BTF) are missing: " + typesFile + " is hidden in this container, or the kernel was built without",
 		Missing: true,
 		Fixes: []Fix{
 			{"docker", "docker run -v /sys/kernel/btf:/sys/kernel/btf:ro ..."},
@@ -168,7 +168,7 @@ func missingUprobes(err error) *Hindrance {
 		return nil
 	}
 	return &Hindrance{
-		Says: "this kernel has no probes in programs: it was built without CONFIG_UPROBE_EVENTS or CONFIG_PERF_EVENTS", Missing: true,
+		Says: "this kernel has no probes for programs: it was built without CONFIG_UPROBE_EVENTS or CONFIG_PERF_EVENTS", Missing: true,
 		Fixes: []Fix{{"host", "boot a kernel with CONFIG_UPROBE_EVENTS=y; gputrace who, dump and summary work without"}},
 	}
 }

@@ -61,7 +61,7 @@ func checkKernel(r *Report, err error) {
 }
 
 func checkPrograms(err error) Check {
-	c := Check{Group: Kernel, Name: "programs", Needed: true, Says: "the kernel has taken them"}
+	c := Check{Group: Kernel, Name: "programs", Needed: true, Says: "the kernel accepted them"}
 	switch {
 	case !errors.Is(err, tracer.ErrNotLoaded):
 	case forbidden(err):
@@ -120,7 +120,7 @@ func checkFeature(f *feature.Feature, err error, refused bool) Check {
 			c.Says, c.Fixes = h.Says, h.Fixes
 		}
 	case errors.Is(err, feature.ErrMissing) && !refused:
-		c.State, c.Says = Unknown, "not found in this kernel, and not missed: the programs load"
+		c.State, c.Says = Unknown, "not found in this kernel, but not needed: the programs load"
 	case errors.Is(err, feature.ErrMissing):
 		c.State, c.Says = Failed, "not in this kernel, Linux has it since "+f.Version
 		c.Fixes = []Fix{{"host", "boot Linux " + f.Version + " or newer"}}
@@ -136,7 +136,7 @@ func checkFeature(f *feature.Feature, err error, refused bool) Check {
 // (perf_uprobe_event_init, kernel/events/core.c).
 func (r *rights) checkPerf(c *Check, version string) {
 	if r.effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
-		c.State, c.Needed, c.Says = Failed, true, c.Says+", which takes CAP_SYS_ADMIN"
+		c.State, c.Needed, c.Says = Failed, true, c.Says+", which needs CAP_SYS_ADMIN"
 		c.Fixes = []Fix{
 			{"host", "sudo gputrace ...    # or boot Linux " + version + " or newer"},
 			{"docker", "docker run --cap-add SYS_ADMIN --cap-add SYS_PTRACE ..."},
@@ -186,32 +186,32 @@ func checkPtraceScope(scope string) Check {
 	case "":
 		c.Says = "there is no Yama: CAP_SYS_PTRACE reads every process"
 	case "3":
-		c.State, c.Says = Failed, "3: no process may be looked into until the next boot"
+		c.State, c.Says = Failed, "3: no process can be read until the next boot"
 		c.Fixes = []Fix{{"sysctl", "kernel.yama.ptrace_scope=2    # in /etc/sysctl.d, then boot"}}
 	}
 	return c
 }
 
 func checkUnprivileged(value string) Check {
-	c := Check{Group: Limits, Name: "unprivileged_bpf_disabled", Says: value + ": CAP_BPF is needed, and is asked for above"}
+	c := Check{Group: Limits, Name: "unprivileged_bpf_disabled", Says: value + ": CAP_BPF is needed, and is checked above"}
 	if value == "0" || value == "" {
-		c.Says = "0: but tracing takes CAP_BPF anyway"
+		c.Says = "0: but tracing needs CAP_BPF anyway"
 	}
 	return c
 }
 
 // checkParanoid: CAP_PERFMON is stronger than the setting but in kernels of distributions that ask for CAP_SYS_ADMIN.
 func checkParanoid(value string) Check {
-	c := Check{Group: Limits, Name: "perf_event_paranoid", Says: value + ": of no matter to uprobe_multi links"}
+	c := Check{Group: Limits, Name: "perf_event_paranoid", Says: value + ": does not matter to uprobe_multi links"}
 	if n, err := strconv.Atoi(value); err == nil && n > 2 {
-		c.Says += "; where they are not there, Debian's and Ubuntu's 3 and 4 ask for CAP_SYS_ADMIN"
+		c.Says += "; without these, Debian's and Ubuntu's 3 and 4 require CAP_SYS_ADMIN"
 	}
 	return c
 }
 
 // checkLocked: kernels before 5.11 charge BPF memory to the limit of locked memory.
 func checkLocked() Check {
-	c := Check{Group: Limits, Name: "locked memory", Needed: true, Says: "enough, or not what BPF memory is charged to"}
+	c := Check{Group: Limits, Name: "locked memory", Needed: true, Says: "enough, or BPF memory is not charged to it"}
 	err := feature.LockedMemory()
 	if err == nil {
 		return c
@@ -286,7 +286,7 @@ func checkTest(r *selftest.Result, err error) []Check {
 }
 
 func checkStacks(r *selftest.Result) Check {
-	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is what the program knows it to be",
+	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is correct",
 		r.Stacks)}
 	if !r.Driver {
 		c.Says += "; of PyTorch's layer only: " + tracer.ErrUnsafeReturns.Error()
@@ -299,7 +299,7 @@ func checkStacks(r *selftest.Result) Check {
 
 func checkMixedStacks(r *selftest.Result) Check {
 	c := Check{Group: Attach, Name: "stacks through Python", Needed: true,
-		Says: "Python " + r.Interpreter + ", each frame is what it knows it to be"}
+		Says: "Python " + r.Interpreter + ", each frame is correct"}
 	switch {
 	case r.Python != nil:
 		c.State, c.Says, c.Fixes = Failed, r.Python.Error(), []Fix{reportIt}

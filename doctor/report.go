@@ -121,7 +121,7 @@ func (p *page) group(checks []Check) {
 	for _, c := range checks {
 		p.line(c.State.String(), c.Name, words.Line(c.Says))
 		if len(c.Fixes) > 0 && slices.Equal(c.Fixes, shown) {
-			p.WriteString("           mended by the same\n")
+			p.WriteString("           fixed by the same\n")
 			continue
 		}
 		for _, f := range c.Fixes {

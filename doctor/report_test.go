@@ -34,7 +34,7 @@ rights
            host:        sudo setcap
            docker:      docker run --cap-add
   failed   CAP_PERFMON                  missing
-           mended by the same
+           fixed by the same
 
 libraries
   unknown  driver                       none
@@ -48,7 +48,7 @@ func TestTextFits(t *testing.T) {
 	r := sick()
 	r.Checks = append(r.Checks, Check{Group: Limits, Name: "unprivileged_bpf_disabled",
 		Says: "2: only with CAP_BPF, which root and those who are given it have"})
-	r.Verdict = "tracing will work on this machine; gputrace doctor -p PID looks at a process"
+	r.Verdict = "tracing will work on this machine; gputrace doctor -p PID checks a process"
 	for _, width := range []int{60, 80} {
 		for _, all := range []bool{true, false} {
 			var b strings.Builder

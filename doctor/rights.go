@@ -198,7 +198,7 @@ func checkUserNamespace() Check {
 		c.State, c.Says = Unknown, err.Error()
 	case link != initialUserNamespace:
 		c.State = Failed
-		c.Says = link + " is not the machine's own: capabilities in here, as of a rootless container, do not count for BPF"
+		c.Says = link + " is not the machine's own: capabilities in here, as in a rootless container, do not count for BPF"
 		c.Fixes = []Fix{
 			{"host", "run gputrace outside of the container, as root: it traces processes in containers too"},
 			{"docker", "sudo docker run --userns=host ...    # by the daemon of root, not a rootless one"},
@@ -210,7 +210,7 @@ func checkUserNamespace() Check {
 
 // checkFilter asks whether system calls are refused.
 func (r *rights) checkFilter() Check {
-	c := Check{Group: Rights, Name: "system calls", Says: "none that is needed is refused"}
+	c := Check{Group: Rights, Name: "system calls", Says: "no call that is needed is refused"}
 	var refused, without []string
 	unsure := false
 	for _, call := range feature.SystemCalls() {
@@ -240,7 +240,7 @@ func (r *rights) checkFilter() Check {
 // whoRefuses says who refuses system calls.
 func (r *rights) whoRefuses() string {
 	if r.seccomp == 0 {
-		return "; there is no seccomp filter: a security module (AppArmor, SELinux) or the kernel's configuration does it"
+		return "; there is no seccomp filter: a security module (AppArmor, SELinux) or the kernel's configuration refuses it"
 	}
 	return ": by a seccomp filter"
 }

@@ -70,7 +70,7 @@ func absent(pid int, err error) Check {
 		c.Fixes = append(c.Fixes, Fix{"host", fmt.Sprintf("gputrace doctor -p %d", p.PID)})
 	}
 	return Check{c.Group, c.Name, c.State, c.Says, c.Needed, append(c.Fixes,
-		Fix{"docker", "docker run --pid=host ...    # when gputrace runs in a container: only then it sees others"},
+		Fix{"docker", "docker run --pid=host ...    # when gputrace runs in a container: otherwise it sees only its own"},
 		Fix{"kubernetes", "hostPID: true"}), nil}
 }
 
@@ -83,7 +83,7 @@ func checkProcess(p *process.Process) Check {
 		says += ", control group " + group
 	}
 	if paused := p.Paused().String(); paused != "" {
-		says += "; it is " + paused + ": nothing is seen of it until it runs"
+		says += "; it is " + paused + ": nothing is traced until it runs"
 	}
 	return Check{Group: Target, Name: "process", Says: says, Needed: true}
 }
@@ -205,10 +205,10 @@ func checkFile(f *tracer.File) Check {
 		return c
 	case len(f.Functions) == 0 && f.Symbols == 0:
 		c.State, c.Says = Failed, f.Path+" names no function: it is stripped of all symbols"
-		c.Fixes = []Fix{{"host", "install the library as its maker ships it: its exported names are how it is hooked"}}
+		c.Fixes = []Fix{{"host", "install the library as its maker ships it: gputrace finds functions by their exported names"}}
 		return c
 	case len(f.Functions) == 0:
-		c.State, c.Says = Failed, fmt.Sprintf("%s names %d functions, but none of the %d that are looked for: it is of another make", f.Path,
+		c.State, c.Says = Failed, fmt.Sprintf("%s names %d functions, but none of the %d that gputrace needs: it is another build", f.Path,
 			f.Symbols, total)
 		return c
 	}
@@ -292,7 +292,7 @@ func checkBackend(p *process.Process) Check {
 	if _, err := inspect.Find(p); err != nil {
 		c.State, c.Says = Unknown, err.Error()
 		if errors.Is(err, inspect.ErrOtherBackend) {
-			c.Says += ": it is seen at the driver, without blocks of PyTorch"
+			c.Says += ": it is traced at the driver, without blocks of PyTorch"
 		}
 	}
 	return c
@@ -340,7 +340,7 @@ func testTarget(p *process.Process, o *Options) Check {
 	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(target.Found().Probes), runs, events,
 		o.duration(), lost)
 	if runs == 0 {
-		c.Says += ": the job does not allocate just now"
+		c.Says += ": the job is not allocating now"
 	}
 	for _, w := range t.Warnings() {
 		c.Says += "; " + firstLine(w.Error())

@@ -251,7 +251,7 @@ func TestBalance(t *testing.T) {
 	require.EqualValues(t, 10<<20, byLine(rows, "raw"), "its own call, by its line:\n%s", summary)
 	require.EqualValues(t, contextMemory, rows["context and unexplained"], summary)
 	require.Equal(t, []int64{0, rows["device"]}, standinUsed(t, b), "as the stand-in counts")
-	require.Contains(t, summary, "context, and what nobody explains")
+	require.Contains(t, summary, "context, and unexplained memory")
 	require.Contains(t, summary, "pinned host memory")
 }
 

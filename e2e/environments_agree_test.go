@@ -97,7 +97,7 @@ func TestDoctorAgrees(t *testing.T) {
 		{name: "/proc", wrapper: hiding("/proc"), reason: "/proc is not mounted where gputrace runs", machine: true},
 		{
 			name: "types", wrapper: hiding("/sys/kernel/btf"),
-			reason: `the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden`, machine: true,
+			reason: `the types of the kernel \(BTF\) are missing: /sys/kernel/btf/vmlinux is hidden`, machine: true,
 		},
 		{
 			name: "open files", situation: "ulimit -n 64",

@@ -221,7 +221,7 @@ func TestSurroundings(t *testing.T) {
 			`(?m)^gputrace: gputrace runs in a gVisor sandbox, whose kernel has no BPF`,
 		},
 		"types": {"", []string{"unshare", "--mount", "sh", "-c", hidden("/sys/kernel/btf") + ` && exec "$@"`, "sh"}, 7,
-			`(?m)^gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container`},
+			`(?m)^gputrace: the types of the kernel \(BTF\) are missing: /sys/kernel/btf/vmlinux is hidden in this container`},
 		"bpf": {"", []string{forbid, "bpf"}, 6, `(?m)^gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a ` +
 			`seccomp filter\n  docker: +docker run --security-opt seccomp=unconfined`},
 	} {

@@ -34,7 +34,7 @@ func TestRefused(t *testing.T) {
 			attaching + `gputrace: the system call bpf is refused to gputrace \(operation not permitted\): by a seccomp filter\n`},
 		"no right": {withRights("sys_ptrace,dac_read_search"), 6, `missing CAP_BPF`},
 		"no kernel types": {[]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /sys/kernel/btf && exec "$@"`, "sh"}, 7,
-			attaching + `gputrace: the types of the kernel \(BTF\) are not there: /sys/kernel/btf/vmlinux is hidden in this container[^\n]*\n(  ` +
+			attaching + `gputrace: the types of the kernel \(BTF\) are missing: /sys/kernel/btf/vmlinux is hidden in this container[^\n]*\n(  ` +
 				`.*\n)+$`},
 	} {
 		for _, flags := range [][]string{{"-p", itoa(p.pid)}, {"-p", itoa(p.pid), "--children"}} {

@@ -279,7 +279,7 @@ func TestRunOutlives(t *testing.T) {
 	script := "trap 'exit 5' TERM; while :; do sleep 0.05; done"
 	c := newCommand(t, "run", "-d", "100ms", "-o", "OUT", "--", "sh", "-c", script).start(t)
 	eventually(t, "that it waits", func() bool {
-		return strings.Contains(c.stderr.String(), "the recording is over; waiting until the program ends")
+		return strings.Contains(c.stderr.String(), "the recording has ended; waiting for the program's exit code")
 	})
 	c.signal(t, syscall.SIGTERM)
 	require.Equal(t, 5, c.code(t), c.stderr.String())

@@ -33,7 +33,7 @@ func (w *Window) Check() error {
 		return exit.Usage("--step and --steps are a range of their own: leave out --at, --from and --to")
 	}
 	if w.isRange() && w.At.Kind != moment.Unset {
-		return exit.Usage("--at is a moment, --from and --to are a range: give one of both")
+		return exit.Usage("--at is a moment, --from and --to are a range: give only one")
 	}
 	for _, end := range []struct {
 		flag   string

@@ -19,7 +19,7 @@ type Batches struct {
 	// Residual is how far the recording that fits least is off the line, bytes. With two recordings it is always 0, and says nothing.
 	Residual float64
 	// Largest is the largest whole batch that fits, on the line and with the residual added, Fails the smallest
-	// that does not, with the residual taken off; of sizes between them it is not known. They mean nothing unless
+	// that does not, with the residual taken off; between them it is not known. They mean nothing unless
 	// Known.
 	Largest, Fails float64
 	Known          bool

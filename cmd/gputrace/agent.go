@@ -23,11 +23,11 @@ func agentCommand() *cli.Command {
 		Usage:     "trace every GPU process of this machine, and serve metrics and profiles",
 		UsageText: "sudo gputrace agent [--config FILE]",
 		Description: "Runs until it is stopped. Traces each process that uses a GPU within seconds, and serves its memory over HTTP on the " +
-			"loopback address, or as the configuration says: /metrics for Prometheus, /debug/pprof/gpu_heap for go tool pprof, " +
+			"loopback address, or on the configured one: /metrics for Prometheus, /debug/pprof/gpu_heap for go tool pprof, " +
 			"/api/v1/targets, and a page at /. docs/use/guides/fleet.md describes it.",
 		Flags: []cli.Flag{
 			flags.Text("config", "", "read the configuration from `FILE`, in YAML (default: all defaults)"),
-			&cli.BoolFlag{Name: "check", Usage: "check the configuration and end"},
+			&cli.BoolFlag{Name: "check", Usage: "check the configuration and exit"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := refuseWords(c, c.Args().Slice()); err != nil {

@@ -98,7 +98,7 @@ func TestCheckRefuses(t *testing.T) {
 	}{
 		{"which recording?", 2, []string{"check", "--no-oom"}},
 		{"which rules?", 2, []string{"check", "x"}},
-		{"--tolerance is of --baseline", 2, []string{"check", "x", "--no-oom", "--tolerance", "1%"}},
+		{"--tolerance needs --baseline", 2, []string{"check", "x", "--no-oom", "--tolerance", "1%"}},
 		{"not a part", 2, []string{"check", "x", "--baseline", "y", "--tolerance", "much"}},
 		{"the rules of a check need --check", 2, []string{"run", "--no-oom", "--", "true"}},
 		{"--check: which rules?", 2, []string{"run", "--check", "--", "true"}},

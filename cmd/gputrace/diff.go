@@ -40,12 +40,12 @@ func diffCommand() *cli.Command {
 		Usage: "compare two recordings, snapshots, profiles or moments",
 		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by WHAT] [-f text|json|html|pprof] [--json] [-o FILE]\ngputrace diff FILE " +
 			"--at MOMENT [--at MOMENT]",
-		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, " +
+		Description: "Lines that moved are matched by their function and text, and files in another folder by the end of their paths, " +
 			"where it " +
-			"is clear which is meant.\n\nMoments: " + moment.Usage + ".",
+			"is unambiguous.\n\nMoments: " + moment.Usage + ".",
 		Flags: []cli.Flag{
-			flags.Moments("at", "compare what is in use at `MOMENT` (default: end, or the peaks where both ends are empty); given twice, the "+
-				"second is that of AFTER; of one FILE alone, with the end"),
+			flags.Moments("at", "compare what is in use at `MOMENT` (default: end, or the peaks if both ends are empty); given twice, the "+
+				"second is for AFTER; with one FILE, compare it with the end"),
 			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: ", view.RecordedRowKindNames),
 			flags.Choice("format,f", names[0], "`FORMAT`: "+flags.Or(names), names),
 			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),
@@ -70,11 +70,11 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 	}
 	switch {
 	case c.Bool("json") && c.IsSet("format") && o.format.Name != "json":
-		return o, usage("--json is -f json, and -f %s is another format: give one of both", o.format.Name)
+		return o, usage("--json means -f json, but -f %s is another format: give only one", o.format.Name)
 	case len(o.paths) == 0 || len(o.paths) > 2:
 		return o, usage("which files? give two, or one and --at; see gputrace diff --help")
 	case len(o.at) > 2:
-		return o, usage("--at is given %d times: there are two sides", len(o.at))
+		return o, usage("--at is given %d times, but there are only two sides", len(o.at))
 	case len(o.paths) == 1 && len(o.at) == 0:
 		return o, usage("one file: give another one to compare it with, or a moment with --at; see gputrace diff --help")
 	}

@@ -68,7 +68,7 @@ func TestParseDiffRefuses(t *testing.T) {
 		"a":                              "a moment with --at",
 		"a b --at 1s --at 2s --at 3s":    "3 times",
 		"a b --by name":                  `"name": not one of line, function, stack, layer, device,`,
-		"a b --json -f html":             "give one of both",
+		"a b --json -f html":             "give only one",
 		"a b -f png":                     `"png": not one of text, json, html or pprof`,
 		"a b --top -1":                   "not a number of rows",
 		"a b --top x":                    "not a number of rows",

@@ -30,12 +30,12 @@ func doctorCommand() *cli.Command {
 		Name:      "doctor",
 		Usage:     "check whether tracing works here, and what to do if not",
 		UsageText: "gputrace doctor [-p PID] [-d 1s] [--json]",
-		Description: "Asks the kernel for what tracing uses, looks at our rights, and attaches a probe to a function of our own. With -p " +
+		Description: "Asks the kernel for what tracing uses, checks gputrace's rights, and attaches a probe to a function of its own. With -p " +
 			"it also\n" +
-			"looks at the process, and attaches to it for a moment. The last line is the verdict. The exit code is 0 when tracing will\n" +
+			"checks the process, and attaches to it for a moment. The last line is the verdict. The exit code is 0 when tracing will\n" +
 			"work, 1 when it will not.",
 		Flags: []cli.Flag{
-			flags.PID("pid,p", "look at process `PID` too"),
+			flags.PID("pid,p", "check process `PID` too"),
 			flags.Duration("duration,d", "count the process's calls for `TIME` (default 1s)", 0, maxCounting),
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with the names of all functions"},
 			memoryFlag(), cacheFlag(),

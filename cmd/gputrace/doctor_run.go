@@ -15,7 +15,7 @@ import (
 
 // examine prints the doctor's findings. Its error has no text, because the verdict is the last line.
 func examine(o doctorOptions) error {
-	done := progress.Doing(os.Stderr, "looking at the kernel and our rights, Ctrl-C ends it")
+	done := progress.Doing(os.Stderr, "checking the kernel and gputrace's rights, Ctrl-C ends it")
 	ctx, stop := untilInterrupted()
 	defer stop()
 	reports := make(chan *doctor.Report, 1)

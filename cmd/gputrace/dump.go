@@ -28,7 +28,7 @@ func dumpCommand() *cli.Command {
 		Usage:     "print the allocator's segments and blocks now, without probes",
 		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-holders] [-o FILE]",
 		Flags: []cli.Flag{
-			flags.PID("pid,p", "look into process `PID`"),
+			flags.PID("pid,p", "read process `PID`"),
 			flags.Choice("format,f", dumpFormats[0], "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)", dumpFormats),
 			outputFlag(), forceFlag(),
 			&cli.BoolFlag{Name: "no-holders", Usage: "do not look for what holds each block (see gputrace who): faster"},

@@ -34,12 +34,12 @@ func exportCommand() *cli.Command {
 		Usage: "convert a recording: pprof, HTML, Perfetto, Parquet and more",
 		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz\n" +
 			"gputrace export JOB... -f dataset -o FOLDER",
-		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or " +
+		Description: "Writes what is in use at the end, or as --at, --from and --to choose; a page has all moments, and opens there or " +
 			"at the peak. Figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(names, ", "), names, checkExportFormats),
-			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the "+
+			flags.Text("output,o", "", "write to `FILE`; - is standard output; for several formats, a new folder (default: the "+
 				"format's own name, here)"),
 			rowsFlag("", "with -f csv, a row for each `WHAT`: ", view.RecordedRowKindNames),
 			flags.Files("with", "with -f perfetto, add the trace of torch.profiler in `FILE`, on one clock; can be repeated"),
@@ -157,7 +157,7 @@ func (o *exportOptions) makeFolder(formats []export.Format) (made bool, err erro
 // outputNames returns the file of each format; empty: standard output. It checks in advance whether they can be written.
 func outputNames(formats []export.Format, o exportOptions) ([]string, error) {
 	if len(formats) > 1 && o.output == output.Stdout {
-		return nil, usage("-o - is one output, but -f %s are %d: give a folder", o.formats, len(formats))
+		return nil, usage("-o - takes one format, but -f %s are %d: give a folder", o.formats, len(formats))
 	}
 	st, err := os.Stat(o.output)
 	folder := o.output != "" && err == nil && st.IsDir()

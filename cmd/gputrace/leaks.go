@@ -28,22 +28,22 @@ func leaksCommand() *cli.Command {
 		Name:      "leaks",
 		Usage:     "report memory that grows from step to step, and its holder",
 		UsageText: "gputrace leaks FOLDER [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
-		Description: "Steps are found by the optimizer's or the backward pass's calls in the stacks of the recording, else by what recurs. " +
-			"Of a process, what it does now is watched for a while, and nothing is written. The exit code is 3 when something grows. " +
-			"How it decides is in docs/use/leaks.md.",
+		Description: "Finds steps by calls of the optimizer or the backward pass in the stacks of the recording, else by what recurs. " +
+			"With -p, watches the process for a while and writes nothing. The exit code is 3 when something grows. " +
+			"docs/use/leaks.md explains how it decides.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			stepOnFlag(), phasesFlag(),
 			flags.PID("pid,p", "watch process `PID`"),
 			flags.Duration("duration,d", "watch for `TIME`, such as 10s, or a number of seconds (default: "+leaksTime+")", 0, 0),
-			&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds what grows"},
+			&cli.BoolFlag{Name: "no-holders", Usage: "do not look for the holders of what grows"},
 			memoryFlag(), cacheFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			asJSON, pid := c.Bool("json"), flags.Get[int](c, "pid")
 			switch {
 			case pid != 0 && c.NArg() > 0:
-				return usage("a recording or -p: give one of both")
+				return usage("a recording or -p: give only one")
 			case pid != 0:
 				return watchLeaks(leaksRecording(c, pid), asJSON)
 			case c.NArg() != 1:

@@ -76,7 +76,7 @@ func TestLeaksRefuses(t *testing.T) {
 		"no allocation was made below it":    {"leaks", leaking(t, true), "--step-on", "nowhere"},
 		"unknown flag --jsn":                 {"leaks", "x", "--jsn"},
 		"which recording? give one file, or": {"leaks", "a", "b"},
-		"give one of both":                   {"leaks", "a", "-p", "1"},
+		"give only one":                      {"leaks", "a", "-p", "1"},
 	} {
 		stdout, stderr, code := gputrace(t, args...)
 		require.Equal(t, exitUsage, code, args)

@@ -31,8 +31,8 @@ func manCommand() *cli.Command {
 // description is the part of the manual that the library does not generate.
 const description = "Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the " +
 	"program allocated " +
-	"which GPU memory, and whether it is still allocated. A number in the place of a command is the process to record. " +
-	"Options may be before and after arguments; -- ends them. Results go to standard output, everything else to standard error."
+	"which GPU memory, and whether it is still allocated. A number in place of a command is the process to record. " +
+	"Options may come before or after arguments; -- ends them. Results go to standard output, everything else to standard error."
 
 // writeManual writes the manual page: the library's, with missing parts added. The app cannot be used afterwards.
 func writeManual(w io.Writer, app *cli.App) error {

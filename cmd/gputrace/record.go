@@ -73,9 +73,9 @@ func recordCommand() *cli.Command {
 			flags.PIDs("pid,p", "attach to process `PID`, or several, separated by commas or with -p before each"),
 			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later",
 				nil, checkPattern),
-			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
+			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to later"},
 			childrenFlag(),
-			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load a library of gputrace's, which stays " +
+			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load gputrace's library, which stays " +
 				"there: it sees more than dtrace"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
 		}, recordingFlags()...),
@@ -98,20 +98,20 @@ func recordingFlags() []cli.Flag {
 			"gputrace export --help", append(export.Names(), noFormats), checkFormats),
 		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)",
 			0, 0),
-		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and say why"},
+		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and report why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
-		flags.Text("live-file", "", "replace `PATH` once a second with the figures of now, as a line of JSON"),
+		flags.Text("live-file", "", "replace `PATH` once a second with the current figures, as a line of JSON"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),
-		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'",
+		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; further ones are '[over the limit]'",
 			1, "at least 1"),
 		flags.Percent("cpu-budget", "0%", "leave stacks out while tracing takes more than a `PART` of one CPU, as 1%; bytes stay exact"),
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
-		&cli.BoolFlag{Name: "no-steps", Usage: "do not look for steps, and for what grows from one to the next"},
+		&cli.BoolFlag{Name: "no-steps", Usage: "do not look for steps, or for what grows from one to the next"},
 		stepOnFlag(),
-		&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds the live blocks"},
+		&cli.BoolFlag{Name: "no-holders", Usage: "do not look for the holders of the live blocks"},
 		memoryFlag(),
 		cacheFlag(),
 		verboseFlag(),
@@ -120,7 +120,7 @@ func recordingFlags() []cli.Flag {
 
 // childrenFlag returns --children, for the commands that record a running process.
 func childrenFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first " +
+	return &cli.BoolFlag{Name: "children", Usage: "trace the processes' children too, and theirs, later ones from their first " +
 		"allocation"}
 }
 
@@ -130,7 +130,7 @@ var memoryModes = []string{"auto", "copy", "in-place"}
 // memoryFlag returns the flag that selects one of memoryModes, for every command that attaches.
 func memoryFlag() cli.Flag {
 	return flags.Choice("memory", memoryModes[0],
-		"read stacks by `WAY`: in-place, which is faster, copy, or auto: in place where that is tested", memoryModes)
+		"read stacks by `WAY`: in-place (faster), copy, or auto: in place if that was tested", memoryModes)
 }
 
 // cacheFlag returns the flag for the cache folder, for every command that attaches.
@@ -155,7 +155,7 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	o.name, o.all, o.children, o.wait = flags.Get[string](c, "name"), c.Bool("all"), c.Bool("children"), c.Bool("wait")
 	o.inject = c.Bool("inject")
 	if o.inject && runtime.GOOS != "darwin" {
-		return o, usage("--inject is for macOS: here nothing runs in the process, and all of it is seen")
+		return o, usage("--inject is for macOS: on Linux, nothing runs in the process, and all of it is traced")
 	}
 	pids, err := pidsOf(c)
 	if err != nil {

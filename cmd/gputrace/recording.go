@@ -251,7 +251,7 @@ func awaitProgram(r *recorder.Recorder, c *console.Console) (code int, started b
 		return code, started
 	case <-time.After(sayRunsAfter):
 	}
-	c.Notice("the recording is over; waiting until the program ends, for its exit code: Ctrl-C is passed on to it")
+	c.Notice("the recording has ended; waiting for the program's exit code: Ctrl-C is passed on to it")
 	<-done
 	return code, started
 }

@@ -27,13 +27,13 @@ func reportCommand() *cli.Command {
 		Usage: "show a recording: peak, live memory by line, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
-		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several " +
+		Description: "Without a moment, a range or --by it prints the summary again. For a job's folder, or for several " +
 			"recordings, it compares the processes.\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
 			verboseFlag(),
-			&cli.BoolFlag{Name: "json", Usage: "print JSON: of one recording what export -f json writes, of a job its processes"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON: for one recording what export -f json writes, for a job its processes"},
 			&cli.BoolFlag{Name: "brief", Usage: "print only the verdict; with --json the first screen, a few KiB"},
 		),
 		Action: func(c *cli.Context) error {
@@ -70,7 +70,7 @@ type reportOptions struct {
 // verboseFlag returns --verbose for every command that prints a summary.
 func verboseFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
-		Usage: "print all tables too, what is known of losses, and of an error every cause"}
+		Usage: "print all tables too, details of losses and, for an error, every cause"}
 }
 
 // report prints the summary of a recording, as at the end of the session, or the selected part of it.

@@ -14,13 +14,13 @@ func runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "start a program and record it from its first allocation",
 		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
-		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
-			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule " +
+		Description: "The program has gputrace's standard input and output; gputrace's messages go to standard error. Signals are passed on, " +
+			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 if the program's is 0 and a rule " +
 			"is not met.",
 		Flags: append([]cli.Flag{
-			flags.Text("user", "", "run the program as `USER`, such as root (default: with sudo, as who called it, else as you)"),
+			flags.Text("user", "", "run the program as `USER`, such as root (default: with sudo the caller, else you)"),
 			&cli.StringSliceFlag{Name: "env", Usage: "set `NAME=VALUE` in the program's environment, or keep NAME of gputrace's own; the rest " +
-				"is, with sudo, that of who called it"},
+				"is, with sudo, the caller's"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRun(c)
@@ -37,7 +37,7 @@ func parseRun(c *cli.Context) (recordOptions, error) {
 	o.children, o.command = true, c.Args().Slice()
 	o.user, o.env = flags.Get[string](c, "user"), c.StringSlice("env")
 	if len(o.command) == 0 {
-		return o, usage("which program? give it behind --; see gputrace run --help")
+		return o, usage("which program? give it after --; see gputrace run --help")
 	}
 	var err error
 	if o.limits, err = gatecli.ParseRecording(c, version); err != nil {

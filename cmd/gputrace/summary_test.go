@@ -34,7 +34,7 @@ func TestSummaryCommand(t *testing.T) {
 
 func TestSummaryRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"which recording?": {"summary"}, "give one of both": {"summary", "a", "-p", "1"},
+		"which recording?": {"summary"}, "give only one": {"summary", "a", "-p", "1"},
 	} {
 		_, stderr, code := gputrace(t, args...)
 		require.Equal(t, exitUsage, code)

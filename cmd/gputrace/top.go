@@ -30,14 +30,14 @@ func topCommand() *cli.Command {
 		Usage: "watch a process live, or step through a recording",
 		UsageText: "sudo gputrace top -p PID\ngputrace top FOLDER/trace.gputrace\nsudo gputrace top -p PID --serve SOCKET; sudo gputrace top " +
 			"--connect SOCKET",
-		Description: "Nothing is recorded but with -o. The job goes on when the screen is left. With --serve there is no screen: what is seen " +
+		Description: "Records nothing without -o. The job goes on when you leave the screen. With --serve there is no screen: what is seen " +
 			"is kept " +
-			"for others to connect to, so that a lost connection to the machine loses nothing. The keys are on its screen behind ?.",
+			"for others to connect to, so that a lost connection to the machine loses nothing. ? on the screen lists its keys.",
 		Flags: []cli.Flag{
 			flags.PIDs("pid,p", "watch process `PID`, or several, separated by commas or with -p before each"),
 			flags.Words("name", "", "watch each process whose command line or program name matches `REGEX`, also those that begin later", nil,
 				checkPattern),
-			&cli.BoolFlag{Name: "all", Usage: "watch each process that uses CUDA, also those that begin to"},
+			&cli.BoolFlag{Name: "all", Usage: "watch each process that uses CUDA, also those that begin to later"},
 			&cli.BoolFlag{Name: "children", Usage: "watch the children of the processes too"},
 			&cli.BoolFlag{Name: "once", Usage: "print one screen as text"},
 			&cli.BoolFlag{Name: "json", Usage: "print a line of JSON a second, or with --once one"},

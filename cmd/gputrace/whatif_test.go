@@ -14,7 +14,7 @@ func TestWhatIfCommand(t *testing.T) {
 	file := leaking(t, true)
 	out, stderr, code := gputrace(t, "whatif", file)
 	require.Zero(t, code, stderr)
-	require.Contains(t, out, "80 requests, replayed on a device without an end")
+	require.Contains(t, out, "80 requests, replayed on unlimited memory")
 	require.Contains(t, out, "(none), as recorded")
 	require.Contains(t, flat(out), "after each of 120 events")
 	require.Contains(t, out, "expandable_segments:True")
@@ -40,7 +40,7 @@ func TestWhatIfCommand(t *testing.T) {
 
 	out, stderr, code = gputrace(t, "whatif", file, leaking(t, false), "--batch", "8,16", "--device-memory", "1GiB")
 	require.Zero(t, code, stderr)
-	require.Contains(t, out, "Memory that is enough, of 2 recordings")
+	require.Contains(t, out, "Sufficient memory, from 2 recordings")
 }
 
 func TestWhatIfRefuses(t *testing.T) {
@@ -51,7 +51,7 @@ func TestWhatIfRefuses(t *testing.T) {
 		"only with a fraction":                     {"whatif", "a", "--gc-threshold", "0.5"},
 		"not a number above 0":                     {"whatif", "a", "--fraction", "2"},
 		"20MiB or more":                            {"whatif", "a", "--max-split-size", "8MiB"},
-		"3 is no power of two":                     {"whatif", "a", "--roundup-divisions", "3"},
+		"3 is not a power of two":                  {"whatif", "a", "--roundup-divisions", "3"},
 		`"x" is no size of a batch`:                {"whatif", "a", "--batch", "x"},
 		"max_split_size_mb:1: PyTorch wants 20 or": {"whatif", "a", "--recorded", "max_split_size_mb:1"},
 	} {

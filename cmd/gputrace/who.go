@@ -44,9 +44,9 @@ func whoCommand() *cli.Command {
 		Usage:     "print what holds each block now, without probes",
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
-			flags.PIDs("pid,p", "look into process `PID`, or several, separated by commas or with -p before each"),
+			flags.PIDs("pid,p", "read process `PID`, or several, separated by commas or with -p before each"),
 			flags.Choice("by", holders.GroupingNames[0], "a row for each `WHAT`: "+flags.Or(holders.GroupingNames), holders.GroupingNames),
-			flags.Address("address", "show all that is known of the block at `ADDR`, a device address"),
+			flags.Address("address", "show all that is known about the block at `ADDR`, a device address"),
 			flags.Count("top", strconv.Itoa(defaultWhoTop), "show the `N` largest rows; 0: all", 0, "rows"),
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
 			outputFlag(), forceFlag(),

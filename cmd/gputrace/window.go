@@ -21,7 +21,7 @@ func windowFlags() []cli.Flag {
 		flags.Moment("from", "only what was allocated after `MOMENT`"),
 		flags.Moment("to", "only what was allocated up to `MOMENT`; in use is what is not freed by then"),
 		flags.Count("step", "", "only what was allocated in step `N`; in use is what is not freed by its end", 1, "a step, from 1 on"),
-		flags.Steps("steps", "the same of the steps `A:B`; A: and :B are to the last and from the first one"),
+		flags.Steps("steps", "the same for the steps `A:B`; A: ends at the last, :B begins at the first"),
 		stepOnFlag(), phasesFlag(),
 		flags.Bytes("min-size", "", "only blocks of at least `BYTES`, such as 1MiB", nil),
 	}
@@ -34,7 +34,7 @@ func windowOf(c *cli.Context) (export.Window, error) {
 	}
 	if n := flags.Get[int](c, "step"); n > 0 {
 		if w.Steps != (moment.StepRange{}) {
-			return w, usage("--step and --steps: give one of both")
+			return w, usage("--step and --steps: give only one")
 		}
 		w.Steps = moment.StepRange{First: n, Last: n}
 	}
@@ -43,7 +43,7 @@ func windowOf(c *cli.Context) (export.Window, error) {
 
 // stepOnFlag returns --step-on for every command that uses steps.
 func stepOnFlag() cli.Flag {
-	return flags.Text("step-on", "", "a step begins where `FUNCTION` is called, Python or native, such as train_step (default: found out)")
+	return flags.Text("step-on", "", "a step begins where `FUNCTION` is called, Python or native, such as train_step (default: detected)")
 }
 
 // ruleFlags are the values of --step-on and --phases.

@@ -300,7 +300,7 @@ func (m *page) next() {
 		row(m.sudo()+"gputrace run -- python train.py", "start a program and record it")
 		row(m.sudo()+"gputrace --all --wait", "wait for a process that uses a GPU")
 		row("gputrace report FOLDER", "look at a recording, also of elsewhere")
-		row(m.sudo()+"gputrace doctor", "whether this machine can be traced on")
+		row(m.sudo()+"gputrace doctor", "whether tracing works on this machine")
 	}
 	row("gputrace --help", "everything else")
 }

@@ -83,7 +83,7 @@ func TestWriteNothing(t *testing.T) {
 	none.Missing = []string{"the driver's own figures are not known: NVML (libnvidia-ml.so.1) is not there"}
 	var buf bytes.Buffer
 	require.NoError(t, Write(&buf, &Input{Report: none, Sudo: true,
-		Advice: []string{"Linux 4.18.0 cannot be traced on, it lacks ring buffer: boot Linux 5.15 or newer"}}))
+		Advice: []string{"Linux 4.18.0 cannot be traced on, because it lacks ring buffer: boot Linux 5.15 or newer"}}))
 	golden(t, "nothing", buf.String())
 
 	blind := madeMachine()

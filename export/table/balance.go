@@ -42,7 +42,7 @@ func torchParts(d *balance.Device) []term {
 	out := []term{{partName(d.Allocator), t.Allocated, "blocks that the program holds"}}
 	if t.Requested != event.Unknown {
 		out = []term{
-			{partName(d.Allocator), t.Requested, "what the program asked for, of blocks that it holds"},
+			{partName(d.Allocator), t.Requested, "what the program asked for, in blocks that it holds"},
 			{"rounding", t.Rounding(), "added to it by the allocator"},
 		}
 	}
@@ -91,7 +91,7 @@ func restText(d *balance.Device) string {
 	case !d.Watched:
 		return "context, other libraries; attach to see whose"
 	case d.Whole:
-		return "context, and what nobody explains"
+		return "context, and unexplained memory"
 	default:
 		return "context, memory from before the attach, the driver's own"
 	}
@@ -131,7 +131,7 @@ func (p *printer) deviceLine(d *balance.Device) {
 		terms = append(terms, restName(d)+" unknown")
 	}
 	if len(terms) == 0 {
-		terms = []string{"nothing that was seen"}
+		terms = []string{"nothing seen"}
 	}
 	line := exactText(d.Used) + " = "
 	if d.Used == event.Unknown {
@@ -191,13 +191,13 @@ func (p *printer) balanceRows(d *balance.Device) {
 	}
 	p.balanceRow("device", Bytes(d.Used), bytesText(d.Used), text)
 	if d.Pools {
-		p.line("  what is given back to a stream-ordered pool stays with the driver, in %q", restName(d))
+		p.line("  memory freed to a stream-ordered pool stays with the driver, in %q", restName(d))
 	}
 	if d.Doubtful > 0 {
-		p.line("  %s of it may be freed: a context was destroyed, and whether this was in it is not known", Bytes(d.Doubtful))
+		p.line("  %s of it may be freed: a context was destroyed, which may have contained it", Bytes(d.Doubtful))
 	}
 	if d.Managed > 0 {
-		p.line("  %s of it is managed memory: the driver counts only those of its pages that are on the device", Bytes(d.Managed))
+		p.line("  %s of it is managed memory: the driver counts only its pages on the device", Bytes(d.Managed))
 	}
 }
 
@@ -219,17 +219,17 @@ func hasNotes(b *balance.Process) bool {
 func (p *printer) balanceNotes(b *balance.Process) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
-		p.field("device", "%s on %s, one that is not known by its number", exactText(uint64(u.Used)),
+		p.field("device", "%s on %s, whose number is not known", exactText(uint64(u.Used)),
 			words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
 	}
 	if len(b.Unplaced) > 0 {
 		p.wrapped("note", words.Line(b.DriverWhy))
 	}
 	if n := b.Elsewhere(); n > 0 {
-		p.field("note", "of %s the device is not known: it is in the remainder of the device that it is on", Bytes(n))
+		p.field("note", "the device of %s is not known: the remainder of one device contains it", Bytes(n))
 	}
 	if b.Moved {
-		p.field("note", "the job went on while this was read: the figures of a device are not those of one moment")
+		p.field("note", "the job ran while this was read: the figures of a device are not from one moment")
 	}
 	for _, row := range []struct {
 		name  string

@@ -44,7 +44,7 @@ func TestJob(t *testing.T) {
 	b.Reset()
 	require.NoError(t, Job(&b, JobInput{Hits: hits, Received: 4, Rows: rows, LostAfter: 1}))
 	require.Contains(t, b.String(), "\nlost     0 events: ring full 1\n")
-	require.Contains(t, b.String(), "1 more when the recording was over, while holders were read\n")
+	require.Contains(t, b.String(), "1 more after the recording, while holders were read\n")
 
 	lost := JobRows("pid 9", &heap.Totals{LossIntervalCount: 1})
 	require.Equal(t, []uint64{event.Unknown, event.Unknown, event.Unknown, event.Unknown},

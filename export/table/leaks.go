@@ -291,7 +291,7 @@ func LeakHolder(f *leaks.Finding) string {
 	if f.Newer == 0 {
 		return words.Line(varpath.Readable(f.Holder))
 	}
-	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(varpath.Readable(f.Holder)), Plural(f.Newer, "newer block"))
+	return fmt.Sprintf("%s (and %s from the same line)", words.Line(varpath.Readable(f.Holder)), Plural(f.Newer, "newer block"))
 }
 
 // LeakLimit is in how long the device is full, where that is known.

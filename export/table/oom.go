@@ -132,9 +132,9 @@ func (p *printer) oomCase(c *oom.Case, in *OOMInput) {
 	p.oomTop(c, cmp.Or(in.Top, shownOOM))
 	switch {
 	case c.HeldAt == 0 && c.Caught == oom.No:
-		p.leakField("", "who holds them was not read before the program ended")
+		p.leakField("", "holders unknown: the program ended before they were read")
 	case c.HeldAt == 0:
-		p.leakField("", "who holds them was not read in time")
+		p.leakField("", "holders unknown: they were not read in time")
 	default:
 		p.leakField("", fmt.Sprintf("holders as read at %+.3f s", (time.Duration(c.HeldAt)-time.Duration(in.Began)).Seconds()))
 	}

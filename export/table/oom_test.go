@@ -41,6 +41,6 @@ func TestOOMAgain(t *testing.T) {
 	require.Equal(t, 3, strings.Count(out.String(), "OUT OF MEMORY"), out.String())
 	require.Equal(t, 1, strings.Count(strings.Join(strings.Fields(out.String()), " "),
 		"again 2 failures of the same line and for the same reason, the last at +3.000"), out.String())
-	require.Equal(t, 2, strings.Count(out.String(), "was not read in time"))
-	require.Equal(t, 1, strings.Count(out.String(), "was not read before the program ended"))
+	require.Equal(t, 2, strings.Count(out.String(), "were not read in time"))
+	require.Equal(t, 1, strings.Count(out.String(), "the program ended before they were read"))
 }

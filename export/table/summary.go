@@ -305,7 +305,7 @@ func (p *printer) device(d *balance.Device) {
 	if n, known := d.SegmentGap(); known {
 		p.field("segments", "%s by the driver's calls; what the allocator reports differs by %s B", exactText(d.SegmentBytes), signedCount(n))
 	} else if d.Segments.Objects > 0 {
-		p.field("segments", "%s in %s since attach, dealt out as blocks", exactText(d.Segments.Bytes), Plural(d.Segments.Objects, "allocation"))
+		p.field("segments", "%s in %s since attach, divided into blocks", exactText(d.Segments.Bytes), Plural(d.Segments.Objects, "allocation"))
 	}
 	p.deviceLine(d)
 	p.balanceRows(d)
@@ -371,7 +371,7 @@ func (in *Input) EventsLost() uint64 {
 // lostAfter says what was lost when the recording was over.
 func (p *printer) lostAfter(events uint64) {
 	if events > 0 {
-		p.field("", "%s more when the recording was over, while holders were read", countText(events))
+		p.field("", "%s more after the recording, while holders were read", countText(events))
 	}
 }
 
@@ -466,10 +466,10 @@ func (p *printer) oddities() {
 		what string
 	}{
 		{lostFrees, "frees not seen: the address was handed out again"},
-		{unknown, "driver frees of memory that was not seen to be allocated"},
+		{unknown, "driver frees of memory whose allocation was not seen"},
 		{failed, "driver frees that failed and were undone"},
 		{s.Failures, "failed driver frees whose beginning was not seen"},
-		{s.Ignored, "events that cannot be meant and were ignored"},
+		{s.Ignored, "impossible events that were ignored"},
 	} {
 		if row.n > 0 {
 			p.field("note", "%s %s", countText(row.n), row.what)

@@ -39,7 +39,7 @@ func WhatIf(w io.Writer, reports []whatif.Report, batches *whatif.Batches, width
 }
 
 func (p *printer) whatIf(r *whatif.Report) {
-	device, first := "a device without an end", &r.Rows[0]
+	device, first := "unlimited memory", &r.Rows[0]
 	if first.Settings.Device > 0 {
 		device = "a device of " + Bytes(first.Settings.Device)
 	}
@@ -51,8 +51,8 @@ func (p *printer) whatIf(r *whatif.Report) {
 	p.replays(r)
 	p.Plain("")
 	if unknown := slices.ContainsFunc(rowNumbers(r), r.Unknown); unknown {
-		p.Wrap(fmt.Sprintf("  UNKNOWN  what other settings would have reserved: %s were reserved before the recording began, as the recorded "+
-			"settings had it. Record "+
+		p.Wrap(fmt.Sprintf("  UNKNOWN  what other settings would have reserved: %s were reserved before the recording began, under the recorded "+
+			"settings. Record "+
 			"the program from its start (gputrace run), or after torch.cuda.empty_cache()", Bytes(r.Before)), 2*layout.RowIndent)
 	}
 	for _, note := range whatIfNotes(r) {
@@ -144,13 +144,13 @@ func whatIfNotes(r *whatif.Report) []string {
 			countText(c.Equal), countText(c.Compared))
 	}
 	if r.Before > 0 {
-		add("The replays begin with the %s that were reserved when the recording began, in the segments of then.", Bytes(r.Before))
+		add("The replays begin with the %s that were reserved when the recording began, in the segments of that moment.", Bytes(r.Before))
 	}
 	if r.Guessed > 0 {
-		add("Of %s the size is not known; that of its block was taken.", Plural(r.Guessed, "request"))
+		add("For %s the size is not known; the size of the block was taken.", Plural(r.Guessed, "request"))
 	}
 	if r.Lost > 0 {
-		add("Events were lost, %s: what was asked for then is missing.", Plural(r.Lost, "gap"))
+		add("Events were lost, %s: requests from then are missing.", Plural(r.Lost, "gap"))
 	}
 	if r.Rows[0].Settings.Device > 0 {
 		add("%s", outsideText(r))
@@ -164,14 +164,14 @@ func whatIfNotes(r *whatif.Report) []string {
 func outsideText(r *whatif.Report) string {
 	seen := Bytes(r.PeakOutside) + " of it are other libraries' at most"
 	if r.OutsideUnknown {
-		return "Of the device, " + seen + ". What the context and other processes use is not known, and was taken as 0: --outside says it."
+		return "Of the device, " + seen + ". The use of the context and other processes is not known, and was taken as 0: --outside sets it."
 	}
 	return strings.TrimSpace("Of the device, " + Bytes(r.Outside) + " are the context's and other processes', and " + seen + ".")
 }
 
 // batchText is the sentence on the largest batch.
 func batchText(b *whatif.Batches) string {
-	text := fmt.Sprintf("Memory that is enough, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept),
+	text := fmt.Sprintf("Sufficient memory, from %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept),
 		floatBytes(b.Slope))
 	if b.Points > 2 {
 		text += fmt.Sprintf(", off by up to %s", floatBytes(b.Residual))
@@ -179,7 +179,7 @@ func batchText(b *whatif.Batches) string {
 	if b.Known {
 		text += fmt.Sprintf(". A batch of %.0f fits, and one of %.0f does not", b.Largest, b.Fails)
 		if b.Fails > b.Largest+1 {
-			text += "; of sizes between them it is not known"
+			text += "; between them it is not known"
 		}
 		if b.Replayed {
 			text += ", by replays of the requests that such a batch makes"

@@ -215,7 +215,7 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("", "some not found, %s in all: %s", countText(c.Missing), Plural(c.Some, "block"))
 	}
 	if c.Unknown > 0 {
-		p.field("", "the reference counts do not tell: %s", Plural(c.Unknown, "block"))
+		p.field("", "the reference counts do not decide: %s", Plural(c.Unknown, "block"))
 	}
 	if c.Proved < c.Named {
 		p.field("proved", "the paths of %s of %s; the others were read twice, and differ from proved ones only in numbers and keys",

@@ -76,9 +76,9 @@ func foundText(b *holders.Block) string {
 	case "yes":
 		return fmt.Sprintf("all %d found, as the reference counts prove", b.Holders)
 	case "no":
-		return fmt.Sprintf("%d found; the reference counts tell of %d more", b.Holders, b.Missing)
+		return fmt.Sprintf("%d found; the reference counts show %d more", b.Holders, b.Missing)
 	}
-	return fmt.Sprintf("%d found; the reference counts do not tell whether that is all", b.Holders)
+	return fmt.Sprintf("%d found; the reference counts do not show whether that is all", b.Holders)
 }
 
 func (p *blockPrinter) tensor(i int, t *holders.Tensor) {

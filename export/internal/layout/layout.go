@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// The columns that a screen is taken to have at least, at most, and where nothing is known of it.
+// The columns that a screen is taken to have at least, at most, and where nothing is known about it.
 const (
 	leastColumns   = 60
 	mostColumns    = 200

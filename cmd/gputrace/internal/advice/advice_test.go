@@ -37,7 +37,7 @@ func TestExplain(t *testing.T) {
 		"EPERM":                {fmt.Errorf("load: %w", unix.EPERM), exit.NotPermitted, "not permitted to trace"},
 		"EACCES":               {fmt.Errorf("attach: %w", unix.EACCES), exit.NotPermitted, "not permitted to trace"},
 		"no CUDA":              {fmt.Errorf("pid 1: %w", tracer.ErrNoCUDA), exit.Nothing, "--wait"},
-		"no symbol":            {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exit.Nothing, "unknown make"},
+		"no symbol":            {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exit.Nothing, "unknown build"},
 		"verifier":             {fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EINVAL}), exit.Error, "uname -r"},
 		"not loaded, verifier": {loading(&ebpf.VerifierError{Cause: unix.EACCES}), exit.Nothing, "and refuses them"},
 		"not loaded, feature":  {loading(unix.E2BIG), exit.Nothing, "nothing was attached"},

@@ -33,10 +33,10 @@ func explainAttach(err error, pid int) error {
 			"(seccomp=unconfined)", err))
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
 		cause, _, _ := strings.Cut(v.Error(), "\n")
-		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of the same with -v, and of uname -r",
-			err)
+		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of this command with -v, and "+
+			"of uname -r", err)
 	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):
-		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while it was attached to: nothing was seen of it", pid), err))
+		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended during the attach: nothing was recorded", pid), err))
 	case errors.Is(err, process.ErrNotExist):
 		return noProcess(err, pid)
 	case errors.As(err, new(*process.KernelError)):
@@ -48,7 +48,7 @@ func explainAttach(err error, pid int) error {
 	case errors.Is(err, tracer.ErrNoCUDA):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(pid)))
 	case errors.Is(err, tracer.ErrNoSymbol):
-		return exit.With(exit.Nothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  the library is an unknown build, or damaged", err))
 	}
 	return err
 }
@@ -135,10 +135,10 @@ func trySudo(pid int) string {
 }
 
 // noneMissing is for a process that may not be read although gputrace has every capability for that.
-const noneMissing = "  no capability is missing: it is of another user namespace, or a security module protects it; " +
+const noneMissing = "  no capability is missing: the process is in another user namespace, or a security module protects it; " +
 	"try on the host, outside of containers"
 
-const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
+const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process can be read until the next boot"
 
 // noCUDAHelp names a child that uses CUDA, or how to wait.
 func noCUDAHelp(pid int) string {

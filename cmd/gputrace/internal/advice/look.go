@@ -25,7 +25,7 @@ func Look(command string, err error, pid int) error {
 	case errors.Is(err, holders.ErrFreeze):
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
 	case errors.Is(err, process.ErrEnded) && !errors.As(err, new(*process.EndedError)):
-		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while its memory was read: nothing is known of it", pid), err))
+		return exit.With(exit.TargetEnded, exit.Say(fmt.Sprintf("pid %d ended while its memory was read: nothing is known about it", pid), err))
 	case errors.Is(err, process.ErrNotExist):
 		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission):
@@ -48,7 +48,7 @@ func readHelp(command string, pid int) string {
 	case scope == "3":
 		return scopeForbidsAll
 	case scope != "" && scope != "0":
-		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace %s -p %d", scope, command, pid)
+		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may read it\n  try: sudo gputrace %s -p %d", scope, command, pid)
 	case os.Geteuid() == 0:
 		return rootHelp()
 	}

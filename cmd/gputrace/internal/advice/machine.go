@@ -25,14 +25,14 @@ func Machine() (sudo bool, lines []string) {
 		for _, c := range missing {
 			names = append(names, c.Name)
 		}
-		lines = append(lines, "root may not trace in here, without "+strings.Join(names, ", ")+": run gputrace on the host, or")
+		lines = append(lines, "root may not trace here without "+strings.Join(names, ", ")+": run gputrace on the host, or")
 		for _, f := range doctor.Give() {
 			lines = append(lines, f.Where+": "+f.Line)
 		}
 	}
 	sudo = len(missing) > 0 && os.Geteuid() != 0
 	if doctor.InnerUserNamespace() {
-		lines = append(lines, "this is a user namespace of its own, as of a rootless container: its root may not trace; run gputrace on the "+
+		lines = append(lines, "this is a separate user namespace, as in a rootless container: its root may not trace; run gputrace on the "+
 			"host, as root")
 	}
 	if line := kernelLine(err == nil && len(missing) == 0); line != "" {
@@ -69,7 +69,8 @@ func kernelLine(ask bool) string {
 	if lacks == nil {
 		return ""
 	}
-	return fmt.Sprintf("Linux %s cannot be traced on, it lacks %s: boot Linux %s or newer; gputrace who, dump and summary work without",
+	return fmt.Sprintf("Linux %s cannot be traced on, because it lacks %s: boot Linux %s or newer; gputrace who, dump and summary "+
+		"work without it",
 		release, strings.Join(lacks, ", "), needs)
 }
 

@@ -14,7 +14,7 @@ USAGE:
 COMMANDS:{{template "visibleCommandTemplate" .}}
 
 OPTIONS (gputrace record --help has all of them):
-   -p PID[,PID]   attach to these; --children: and theirs
+   -p PID[,PID]   attach to these; --children: to theirs too
    -d TIME        stop after TIME, such as 10s
    -o FOLDER      write into the new FOLDER
    -f FORMAT      also write FORMAT: gputrace export --help

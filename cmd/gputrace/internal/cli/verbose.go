@@ -16,7 +16,7 @@ func WithVerbose(flags []cli.Flag) []cli.Flag {
 	if flagNamed(flags, verboseNames[0]) != nil {
 		return flags
 	}
-	f := &cli.BoolFlag{Name: verboseNames[0], Aliases: verboseNames[1:], Usage: "of an error, print every cause"}
+	f := &cli.BoolFlag{Name: verboseNames[0], Aliases: verboseNames[1:], Usage: "for an error, print every cause"}
 	return append(slices.Clone(flags), f)
 }
 

@@ -361,9 +361,9 @@ func (c *Console) Ended(p *recorder.Process) {
 
 // replaced says that a process became another program, and what comes of that.
 func (c *Console) replaced(pid int, name string) string {
-	then := "attach again to trace that"
+	then := "attach again to trace it"
 	if c.Follow {
-		then = "what that uses is a recording of its own"
+		then = "the new program has a recording of its own"
 	}
 	return fmt.Sprintf("pid %d became another program (%s); %s", pid, name, then)
 }

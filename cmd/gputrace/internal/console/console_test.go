@@ -56,9 +56,9 @@ func TestLibraryLines(t *testing.T) {
 
 // TestReplaced: where what a process becomes is followed, no attach is asked for.
 func TestReplaced(t *testing.T) {
-	require.Equal(t, "pid 7 became another program (sleep); attach again to trace that", (&Console{}).replaced(7, "sleep"))
+	require.Equal(t, "pid 7 became another program (sleep); attach again to trace it", (&Console{}).replaced(7, "sleep"))
 	follow := &Console{Options: Options{Follow: true}}
-	require.Equal(t, "pid 7 became another program (sleep); what that uses is a recording of its own", follow.replaced(7, "sleep"))
+	require.Equal(t, "pid 7 became another program (sleep); the new program has a recording of its own", follow.replaced(7, "sleep"))
 }
 
 // TestEnded: a format of -f that could not be made is the command's error, one that was not asked for is a warning,

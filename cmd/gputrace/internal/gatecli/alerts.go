@@ -30,8 +30,8 @@ type alertOptions struct {
 
 func alertFlags() []cli.Flag {
 	return []cli.Flag{
-		flags.Alerts("alert", "print an alert when `RULE` holds, with the lines that have the most: "+alerts.Usage),
-		flags.Duration("alert-every", "repeat an alert of one rule and device after `TIME` at the soonest (default: 1m)", time.Second, 0),
+		flags.Alerts("alert", "print an alert when `RULE` holds, with the lines that hold the most: "+alerts.Usage),
+		flags.Duration("alert-every", "repeat an alert for the same rule and device after `TIME` at the earliest (default: 1m)", time.Second, 0),
 		flags.Text("alert-log", "", "append alerts to `FILE`, as lines of JSON"),
 		flags.Text("alert-exec", "", "run shell `COMMAND` at each alert, with the JSON as its input and the text in GPUTRACE_ALERT"),
 		flags.Text("alert-webhook", "", "send each alert to `URL`, as JSON"),

@@ -14,7 +14,7 @@ import (
 // rows were chosen, of which there is no verdict.
 func Brief(c *cli.Context, shared *Shared, selected bool) error {
 	if selected {
-		return usage("--brief is of a whole recording: give it without a moment, a range or --by")
+		return usage("--brief is for a whole recording: give it without a moment, a range or --by")
 	}
 	paths, asJSON := recordingsOf(c.Args().Slice()), c.Bool("json")
 	if len(paths) > 1 {

@@ -90,13 +90,13 @@ func gateFlags() []cli.Flag {
 	return []cli.Flag{
 		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", noUnit),
 		flags.Bytes("max-growth-per-step", "", "check: memory grows by no more than `BYTES` each step, such as 0", nil),
-		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step, but for what will never matter"},
-		flags.Bytes("leak-tolerance", "", "of --no-leaks: a line may grow by `BYTES` each step, such as 0; else by what takes more than 30 "+
-			"days to fill the device", nil),
+		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step, except too slowly to matter"},
+		flags.Bytes("leak-tolerance", "", "with --no-leaks, a line may grow by `BYTES` each step, such as 0; else by an amount that takes "+
+			"over 30 days to fill the device", nil),
 		&cli.BoolFlag{Name: "no-oom", Usage: "check: no request is refused"},
 		flags.Text("baseline", "", "check: at the peak no line and no category has more than in `FILE`, a recording or a profile"),
-		flags.Percent("tolerance", "5%", "of --baseline: so much more is allowed, a `PART` of what the baseline has"),
-		flags.Text("junit", "", "write what became of each rule into `FILE`, which is replaced, as CI systems read it"),
+		flags.Percent("tolerance", "5%", "with --baseline, allow `PART` more than the baseline has"),
+		flags.Text("junit", "", "write the result of each rule to `FILE`, which is replaced, in JUnit's format"),
 	}
 }
 
@@ -106,8 +106,8 @@ func CheckCommand(shared *Shared) *cli.Command {
 		Name:      "check",
 		Usage:     "check recordings against limits, for CI",
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
-		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
-			"What each rule means is in docs/use/check.md.",
+		Description: "The exit code is 4 when a rule is not met, or could not be judged. In a job's folder each process is checked. " +
+			"docs/use/check.md explains the rules.",
 		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Hidden: true}),
 			shared.Flags...),
 		Action: func(c *cli.Context) error {
@@ -154,13 +154,13 @@ func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 	}
 	if c.IsSet("leak-tolerance") {
 		if !o.in.Rules.NoLeaks {
-			return nil, usage("--leak-tolerance is of --no-leaks: give that too")
+			return nil, usage("--leak-tolerance needs --no-leaks: give it too")
 		}
 		n := float64(flags.Get[int](c, "leak-tolerance"))
 		o.in.Rules.LeakTolerance = &n
 	}
 	if c.IsSet("tolerance") && path == "" {
-		return nil, usage("--tolerance is of --baseline: give that too")
+		return nil, usage("--tolerance needs --baseline: give it too")
 	}
 	var err error
 	o.junit, err = output.File(flags.Get[string](c, "junit"), true) // the next run of a CI job finds that of the last

@@ -26,7 +26,7 @@ const DatasetName = "dataset"
 
 // DatasetFlags are the flags of gputrace export -f dataset alone.
 func DatasetFlags() []cli.Flag {
-	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job where no label has it (default: the folder's name)")}
+	return []cli.Flag{flags.Text("job", "", "with -f dataset, the `NAME` of the job if no label has it (default: the folder's name)")}
 }
 
 // CheckDataset refuses other formats beside the dataset.
@@ -43,7 +43,7 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 	job, out := flags.Get[string](c, "job"), flags.Get[string](c, "output")
 	switch {
 	case flags.Get[string](c, "format") != DatasetName && job != "":
-		return true, usage("--job: only -f dataset has jobs")
+		return true, usage("--job needs -f dataset")
 	case flags.Get[string](c, "format") != DatasetName:
 		return false, nil
 	case selected:
@@ -86,7 +86,7 @@ func Dataset(c *cli.Context, shared *Shared, selected bool) (done bool, err erro
 	fmt.Fprintf(os.Stderr, "wrote %s: %s, %s, %s   cd %s && duckdb -init queries/duckdb.sql -c '.read queries/skew.sql'\n", out,
 		table.Plural(uint64(sum.Processes), "process"), table.Plural(uint64(sum.Rows), "row"), table.Bytes(uint64(sum.Bytes)), out)
 	if leftOut != nil {
-		return true, exit.With(exit.Code(leftOut), errors.New("the dataset is without the recordings that were left out"))
+		return true, exit.With(exit.Code(leftOut), errors.New("the dataset lacks the recordings that were left out"))
 	}
 	return true, nil
 }

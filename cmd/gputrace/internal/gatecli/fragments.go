@@ -19,12 +19,12 @@ func FragmentsCommand(shared *Shared) *cli.Command {
 		Name:      "fragments",
 		Usage:     "show how fragmented the allocator is, and what would help",
 		UsageText: "gputrace fragments FOLDER/trace.gputrace [--at MOMENT] [--request BYTES] [--json]",
-		Description: "Fragmented is what is free between blocks in use and cannot be used by the request; without one, all of it. Of a " +
+		Description: "Free memory between blocks in use is fragmented if the request cannot use it; without a request, all of it is. For a " +
 			"running process, gputrace dump " +
 			"shows the same without a recording. See docs/use/guides/fragmentation.md.",
 		Flags: append([]cli.Flag{
-			flags.Moment("at", "what is so at `MOMENT`: peak, end, 12.5s, -3s, oom, step:12 (default: end)"),
-			flags.Bytes("request", "", "a request of `BYTES`, such as 64MiB (default: at oom, that which failed)", nil),
+			flags.Moment("at", "show `MOMENT`: peak, end, 12.5s, -3s, oom, step:12 (default: end)"),
+			flags.Bytes("request", "", "a request of `BYTES`, such as 64MiB (default: at oom, the one that failed)", nil),
 			flags.Count("top", "", "`ROWS` of each table (default: 5)", 0, "rows"),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		}, shared.Flags...),

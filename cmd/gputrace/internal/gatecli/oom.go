@@ -18,7 +18,7 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 		Name:      "oom",
 		Usage:     "report why memory ran out, and what was in use",
 		UsageText: "gputrace oom FOLDER [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
-		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. " +
+		Description: "Shows each failed request as of the failing call, with one reason. A failure that the program survived is no finding. " +
 			"The exit " +
 			"code is 3 when a request failed that was not survived. The rules are in docs/use/oom.md.",
 		Flags: append([]cli.Flag{
@@ -30,7 +30,7 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 			path, pid := c.Args().First(), flags.Get[int](c, "pid")
 			switch {
 			case pid != 0 && c.NArg() > 0:
-				return usage("a recording or -p: give one of both")
+				return usage("a recording or -p: give only one")
 			case pid == 0 && c.NArg() != 1:
 				return usage("which recording? give one file, or a process with -p; see gputrace oom --help")
 			case pid != 0:

@@ -21,9 +21,9 @@ func SummaryCommand(shared *Shared) *cli.Command {
 		Name:      "summary",
 		Usage:     "show what torch.cuda.memory_summary() shows, from outside",
 		UsageText: "gputrace summary FOLDER/trace.gputrace [--json]\ngputrace summary -p PID [--json]",
-		Description: "Of a process the allocator's own counters are read from outside, without a probe. JSON has the keys of " +
+		Description: "For a process, reads the allocator's own counters from outside, without a probe. JSON has the keys of " +
 			"torch.cuda.memory_stats() and of " +
-			"the libraries that log them; what is not known exactly is left out. See docs/use/summary.md.",
+			"the libraries that log them; inexact figures are left out. See docs/use/summary.md.",
 		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			flags.PID("pid,p", "read process `PID`"),
@@ -32,7 +32,7 @@ func SummaryCommand(shared *Shared) *cli.Command {
 			asJSON, pid := c.Bool("json"), flags.Get[int](c, "pid")
 			switch {
 			case pid != 0 && c.NArg() > 0:
-				return usage("a recording or -p: give one of both")
+				return usage("a recording or -p: give only one")
 			case pid != 0:
 				stats, err := readStats(pid)
 				if err != nil {
@@ -61,7 +61,7 @@ func Ranks(c *cli.Context, shared *Shared, one bool) (done bool, err error) {
 	case len(paths) < 2:
 		return false, nil
 	case one:
-		return true, usage("%d recordings: a moment, a range and --by are of one; give the folder of a process, such as %s", len(paths), paths[0])
+		return true, usage("%d recordings: a moment, a range and --by need one; give the folder of a process, such as %s", len(paths), paths[0])
 	}
 	p := progress.New(os.Stderr)
 	defer p.Stop()

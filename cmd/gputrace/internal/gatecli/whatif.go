@@ -26,18 +26,18 @@ func WhatIfCommand(shared *Shared) *cli.Command {
 			"gputrace whatif SMALL LARGE --batch 8,16 --device-memory 24GiB",
 		Description: "Prints how much would be reserved at most, and which request would be the first to fail. Without settings, the usual " +
 			"ones are " +
-			"replayed, each alone. What is assumed, and how it is checked, is in docs/use/what-if.md.",
+			"replayed, each alone. docs/use/what-if.md explains the assumptions.",
 		Flags: append([]cli.Flag{
-			flags.Bytes("device-memory", "", "the device has `BYTES`, such as 12GiB (default: that of the recording, where it is known)", nil),
+			flags.Bytes("device-memory", "", "the device has `BYTES`, such as 12GiB (default: as recorded, if known)", nil),
 			flags.Fraction("fraction", "the process may use this `FRACTION` of the device, as by set_per_process_memory_fraction"),
 			&cli.BoolFlag{Name: "expandable-segments", Usage: "replay expandable_segments:True"},
 			flags.Bytes("max-split-size", "", "replay max_split_size_mb of `BYTES`, such as 128MiB", splitSize),
 			flags.Fraction("gc-threshold", "replay garbage_collection_threshold:`FRACTION`; PyTorch heeds it together with --fraction"),
 			flags.Count("roundup-divisions", "", "replay roundup_power2_divisions:`N`, a power of two", 1, "divisions"),
 			flags.Bytes("outside", "", "the context and other processes use `BYTES` (default: as recorded)", nil),
-			flags.Parsed("recorded", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: none but what is seen)",
+			flags.Parsed("recorded", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: those that were seen)",
 				whatif.ParseConf),
-			flags.Parsed("batch", "the sizes of the batch in the recordings, as `N,N`: for the largest that fits", whatif.ParseSizes),
+			flags.Parsed("batch", "the batch sizes of the recordings, as `N,N`: finds the largest that fits", whatif.ParseSizes),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 		}, shared.Flags...),
 		Action: func(c *cli.Context) error {
@@ -50,7 +50,7 @@ func WhatIfCommand(shared *Shared) *cli.Command {
 			case c.IsSet("gc-threshold") && !c.IsSet("fraction"):
 				return usage("--gc-threshold: PyTorch heeds it only with a fraction: give --fraction too")
 			case divisions&(divisions-1) != 0:
-				return usage("--roundup-divisions: %d is no power of two", divisions)
+				return usage("--roundup-divisions: %d is not a power of two", divisions)
 			}
 			return printWhatIf(c, shared, whatIfAsk(c))
 		},

@@ -24,7 +24,7 @@ import (
 func Command(version string) *cli.Command {
 	return &cli.Command{
 		Name:      "mcp",
-		Usage:     "answer a coding agent, by the Model Context Protocol",
+		Usage:     "answer a coding agent over the Model Context Protocol",
 		UsageText: "gputrace mcp [--allow-record] [--all-users] [--folder DIR]",
 		Description: "A client starts it and asks over standard input and output. It reads recordings and processes of your own user. To " +
 			"record, which attaches probes to a process, it asks you each time through the client. docs/use/mcp.md lists the questions.",
@@ -67,8 +67,8 @@ type Options struct {
 
 // instructions tell a model how to begin.
 const instructions = "gputrace accounts for the GPU memory of PyTorch and CUDA processes on Linux from outside, without changing them. " +
-	"Of a running job: list_processes, then who_holds (what holds its memory now) or record (how its memory changes: whether it grows). " +
-	"Of a recording (a folder with a trace.gputrace): verdict first, then drill_down, why_out_of_memory or compare. " +
+	"For a running job: list_processes, then who_holds (what holds its memory now) or record (how its memory changes: whether it grows). " +
+	"For a recording (a folder with a trace.gputrace): verdict first, then drill_down, why_out_of_memory or compare. " +
 	"Quote the sentence of an answer as it is. Sizes are bytes; null means not known, never 0."
 
 // New returns a server with all tools.
@@ -81,7 +81,7 @@ func New(o *Options) *mcp.Server {
 	reads := &mcp.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: &no}
 	mcp.AddTool(server, &mcp.Tool{
 		Name: "list_processes", Title: "Processes that use a GPU", Annotations: reads,
-		Description: "List the running processes that use a GPU, with the memory that PyTorch's allocator has of it. Attaches to nothing.",
+		Description: "List the running processes that use a GPU, with the memory that PyTorch's allocator has on it. Attaches to nothing.",
 	}, t.listProcesses)
 	mcp.AddTool(server, &mcp.Tool{
 		Name: "who_holds", Title: "What holds the memory now", Annotations: reads,

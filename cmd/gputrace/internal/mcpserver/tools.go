@@ -82,7 +82,7 @@ func (t *tools) listProcesses(ctx context.Context, _ *mcp.CallToolRequest, _ str
 		answer.NotSeen = append(answer.NotSeen, fmt.Sprintf("processes of other users: %d, see gputrace mcp --all-users", others))
 	}
 	if answer.Hidden > 0 {
-		answer.NotSeen = append(answer.NotSeen, fmt.Sprintf("processes that may not be looked into: %d", answer.Hidden))
+		answer.NotSeen = append(answer.NotSeen, fmt.Sprintf("processes that may not be read: %d", answer.Hidden))
 	}
 	switch n := len(answer.Processes); n {
 	case 0:

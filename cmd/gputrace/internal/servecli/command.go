@@ -108,7 +108,7 @@ func serve(ctx context.Context, o *options) error {
 func (o *options) check() (name string, local bool, err error) {
 	name, _, err = net.SplitHostPort(o.listen)
 	if err != nil {
-		return "", false, exit.Usage("--listen %s: %w; give it as 127.0.0.1:8080", o.listen, err)
+		return "", false, exit.Usage("--listen %s: %w; give an address such as 127.0.0.1:8080", o.listen, err)
 	}
 	if err := web.Validate(o.webConfig); err != nil {
 		return "", false, exit.Usage("--web-config %s: %w", o.webConfig, err)

@@ -104,7 +104,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{options{folders: []string{dir + "/no"}}, exit.Error, "no such file or directory\n  give a folder with recordings"},
 		{options{folders: []string{text}}, exit.Invalid, "not a recording"},
-		{options{folders: []string{dir}, listen: "8080"}, exit.Misuse, "give it as 127.0.0.1:8080"},
+		{options{folders: []string{dir}, listen: "8080"}, exit.Misuse, "give an address such as 127.0.0.1:8080"},
 		{options{folders: []string{dir}, listen: ":0"}, exit.Misuse, "others can reach it: give --web-config"},
 		{options{folders: []string{dir}, listen: "gpu7.example:80"}, exit.Misuse, "others can reach it"},
 		{options{folders: []string{dir}, listen: "127.0.0.1:0", webConfig: text}, exit.Misuse, "--web-config"},
