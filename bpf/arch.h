@@ -21,8 +21,8 @@
 #define DTV_OF_TCB	   0  /* glibc, sysdeps/aarch64/nptl/tls.h */
 
 /*
- * From the stack pointer of a signal trampoline to what was interrupted: struct rt_sigframe is a
- * siginfo of 128 bytes and a ucontext, whose uc_mcontext at +176 has regs at +8
+ * Offset from the stack pointer of a signal trampoline to the interrupted registers: struct
+ * rt_sigframe is a siginfo of 128 bytes and a ucontext, whose uc_mcontext at +176 has regs at +8
  * (arch/arm64/kernel/signal.c, uapi/asm/ucontext.h, uapi/asm/sigcontext.h).
  */
 #define SIGNAL_FP   544
@@ -32,7 +32,7 @@
 
 /*
  * The words of a RECORD_RAW that come before the marked ones: x0 to x30, sp and pc by their DWARF
- * numbers, and the id of the stack as far as the kernel came.
+ * numbers, and the id of the stack as far as the kernel unwound it.
  */
 enum raw_word {
 	RAW_SP = 31,
@@ -109,8 +109,8 @@ static __always_inline void raw_registers(struct pt_regs *ctx, u64 *r)
 #define DTV_OF_TCB	   8 /* glibc, sysdeps/x86_64/nptl/tls.h */
 
 /*
- * From the stack pointer of a signal trampoline to what was interrupted: struct ucontext starts
- * there, general registers at +40 (arch/x86/include/uapi/asm/ucontext.h, sigcontext.h).
+ * Offset from the stack pointer of a signal trampoline to the interrupted registers: struct ucontext
+ * starts there, general registers at +40 (arch/x86/include/uapi/asm/ucontext.h, sigcontext.h).
  */
 #define SIGNAL_FP	   120
 #define SIGNAL_LINK	   0
@@ -119,7 +119,7 @@ static __always_inline void raw_registers(struct pt_regs *ctx, u64 *r)
 
 /*
  * The words of a RECORD_RAW that come before the marked ones: the registers by their DWARF numbers,
- * and the id of the stack as far as the kernel came.
+ * and the id of the stack as far as the kernel unwound it.
  */
 enum raw_word {
 	RAW_SP = 7,

@@ -2,17 +2,17 @@
 /*
  * Where autograd is at an allocation: in forward, the number that this thread's next node gets; in
  * backward, the number of the node that runs. PyTorch keeps both in thread-local memory of
- * libtorch_cpu. An operator makes its node before it allocates, so the two join an allocation of
- * the backward pass to those of the line that made its node.
+ * libtorch_cpu. An operator makes its node before it allocates, so the two numbers link an
+ * allocation in the backward pass to the line that made its node.
  *
  *   thread pointer ─► tcb: | self | dtv | ...        glibc, see DTV_OF_TCB
  *                                   │
  *                                   ▼
  *                            | [module]: address of the thread's memory of that library | ... |
  *
- * The address stays while the thread does, and so does PyTorch's number of the thread, so both are
- * kept by thread. A node runs only below autograd's own functions, so the same native frames always
- * have one or never: a cached walk says so, and then the node is not looked at.
+ * The address and PyTorch's number of the thread never change during a thread, so both are cached
+ * by thread. A node runs only below autograd's own functions, so the same native frames always have
+ * one or never: a cached walk notes which, and the node is read only if there is one.
  */
 #pragma once
 #include "stack.h"
@@ -32,8 +32,8 @@ struct tls_block {
 struct tls_block tls_blocks[TLS_BLOCKS];
 
 /*
- * What no two threads have in common, also when one has the stack and number of another before, or
- * has become another program.
+ * Identifies a thread, even if it has the stack and number of an earlier thread, or has become
+ * another program.
  */
 static __always_inline u64 thread_key(struct walk *w, struct unwind_info *p)
 {
@@ -53,7 +53,7 @@ static __always_inline int autograd_word(struct walk *w, u64 addr, u64 *out)
 	return target_read(out, 8, addr);
 }
 
-/* Finds the thread's memory of libtorch_cpu, and its number, and keeps them. 0 or -EFAULT. */
+/* Finds and caches the thread's memory of libtorch_cpu, and its number. 0 or -EFAULT. */
 static __always_inline int find_tls_block(struct walk *w, struct autograd_layout *l,
 					  struct tls_block *b, u64 key)
 {
@@ -71,7 +71,7 @@ static __always_inline int find_tls_block(struct walk *w, struct autograd_layout
 	return 0;
 }
 
-/* Where the thread's memory of libtorch_cpu is, as it was found. 0 or -EFAULT. */
+/* Returns the cached address of the thread's memory of libtorch_cpu. 0 or -EFAULT. */
 static __always_inline int tls_block_of(struct walk *w, struct unwind_info *p)
 {
 	u64 key = thread_key(w, p);
@@ -121,7 +121,7 @@ static __always_inline int read_thread(struct walk *w, struct unwind_info *p)
 	return node ? read_node(w, l, node) : 0;
 }
 
-/* Notes in the walk where autograd is. What could not be read, or has changed meanwhile, is unknown. */
+/* Notes in the walk where autograd is. A value that could not be read, or that changed meanwhile, is unknown. */
 BPF_GLOBAL int read_autograd(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Calls of the driver and the runtime. An entry reads what the call was given and notes it in a
- * list of the thread; the return finds it there and reads what the call gave back. Calls nest: the
- * runtime calls the driver, which calls itself. What they do is counted once, in the lowest layer
- * that saw it, under the name of the function that the program called.
+ * Calls of the driver and the runtime. An entry reads the arguments of the call and notes them in a
+ * list of the thread; the return finds them there and reads the results. Calls nest: the runtime
+ * calls the driver, which calls itself. Each effect is counted once, in the lowest layer that saw
+ * it, under the name of the function that the program called.
  */
 #pragma once
 #include "stack_raw.h"
 
-/* What has become of a call so far. */
+/* The state of a call so far. */
 enum call_state {
 	CALL_OPEN = 0,
 	CALL_EMITTED = 1, /* a free: applied at its entry */
@@ -18,7 +18,7 @@ enum call_state {
 	CALL_OUTSIDE = 5, /* it began before the trace, or after its end */
 };
 
-/* What a thread has to remember between the entry and the return of a call. */
+/* The data of a call that a thread keeps from its entry to its return. */
 struct call {
 	u64 sp;		       /* of the entry */
 	u64 value[MAX_VALUES]; /* of an operand that is read at return: the pointer */
@@ -35,7 +35,7 @@ struct call {
 	u8 pad[6];
 };
 
-/* What the call under the probe was given. */
+/* The arguments of the call under the probe. */
 struct arguments {
 	u64 reg[8];
 	u64 sp;
@@ -68,8 +68,8 @@ struct {
 } threads SEC(".maps");
 
 /*
- * The same for threads to which the kernel gave no storage at their first call: it does not while
- * another thread on that CPU was interrupted in asking for some.
+ * The same for threads without task storage: the kernel refuses it at a thread's first call if
+ * another thread on that CPU was interrupted while it asked for some.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -87,7 +87,7 @@ static __always_inline struct thread *find_late_thread(void)
 	return bpf_map_lookup_elem(&late_threads, &key);
 }
 
-/* Finds memory for a thread at its first call; NULL: there is none. */
+/* Allocates memory for a thread at its first call; NULL: there is none. */
 static __noinline struct thread *new_thread(void)
 {
 	u64 key = bpf_get_current_pid_tgid();
@@ -110,7 +110,7 @@ static __always_inline struct thread *find_thread(void)
 	return th ? th : new_thread();
 }
 
-/* Gives up what a thread has that ends, or that becomes another program. */
+/* Frees the memory of a thread that ends or becomes another program. */
 static __always_inline void forget_thread(void)
 {
 	u64 key = bpf_get_current_pid_tgid();
@@ -140,7 +140,7 @@ static __always_inline u64 argument_or_word(struct arguments *a, u32 n)
 	return word;
 }
 
-/* A value of a width: two bits for the number of bytes, one for its sign. */
+/* Truncates a value to a width: two bits for the number of bytes, one for the sign. */
 static __always_inline u64 narrowed(u64 v, u8 width)
 {
 	switch (width) {
@@ -161,7 +161,7 @@ static __always_inline u64 narrowed(u64 v, u8 width)
 	}
 }
 
-/* An operand of a probe that the library has itself. */
+/* Reads an operand of a probe that the library itself contains (USDT). */
 static __always_inline u64 resolve_point(struct arguments *a, struct operand *o)
 {
 	u64 v = a->all[o->arg & 31 & POINT_REGISTERS];
@@ -212,7 +212,7 @@ BPF_GLOBAL int resolve_values(struct arguments *a, struct hook *k, struct call *
 	return k->guard.from == FROM_NONE || resolve(a, &k->guard) == k->guard_value;
 }
 
-/* Reads what the call gave back, at its return. 0 or -EFAULT. */
+/* Reads the results of the call at its return. 0 or -EFAULT. */
 BPF_GLOBAL int read_results(struct hook *k, struct call *c, u64 returned)
 {
 	if (!k || !c)
@@ -242,8 +242,8 @@ static __always_inline struct mapping *code_at(struct unwind_info *p, u64 pc)
 }
 
 /*
- * Whether a function was called by code of the file that another function is in. 1 when that is not
- * known: the return address of a function that was jumped to is that of the kernel's return probe.
+ * Whether the caller of a function is in the same file as another function. 1 if that is not known:
+ * a function that was jumped to can have the kernel's return probe as its return address.
  */
 BPF_GLOBAL int called_from(struct unwind_info *p, u64 caller, u64 ip)
 {
@@ -255,15 +255,15 @@ BPF_GLOBAL int called_from(struct unwind_info *p, u64 caller, u64 ip)
 }
 
 /*
- * Memory is taken back by these: applied when the call is entered, because what it gives back can
- * be handed out again before it returns.
+ * These calls free memory: they are applied at their entry, because the freed memory can be
+ * allocated again before they return.
  */
 static __always_inline bool frees_memory(u8 kind)
 {
 	return kind == KIND_FREE || kind == KIND_UNMAP || kind == KIND_RESET;
 }
 
-/* Whether a call does what another one, inside it, is for, too. */
+/* Whether a call has the same effect as a call inside it. */
 static __always_inline bool same_effect(struct call *outer, struct hook *k, u64 addr)
 {
 	struct hook *ok = hook_of(outer);
@@ -358,9 +358,9 @@ static __always_inline int emit(struct hit *h, struct thread *th, struct call *c
 }
 
 /*
- * Frees that were applied at their entry, and whose calls were left: they are taken for failed
- * ones. That is right when a call was left before the library did anything; else the address shows
- * it when it is handed out again. Each counts as a run of the return probe, which did not run.
+ * Reports frees that were applied at their entry and whose calls never returned as failed frees.
+ * That is right if the call was left before the library did anything; otherwise the next allocation
+ * of the address shows the free. Each counts as a run of the return probe, which did not run.
  */
 BPF_GLOBAL int abandon_calls(struct thread *th, struct traced *t, u32 from, u32 to)
 {
@@ -383,8 +383,8 @@ BPF_GLOBAL int abandon_calls(struct thread *th, struct traced *t, u32 from, u32 
 }
 
 /*
- * Forgets calls whose frame has ended: an exception or longjmp left them without a return. Another
- * function may have jumped here, and have the same return address on the stack. Returns the depth.
+ * Forgets calls whose frame has ended: an exception or longjmp skipped their return. A function
+ * that jumped here can have the same return address on the stack. Returns the depth.
  */
 static __always_inline u32 drop_left_calls(struct hit *h, struct thread *th, u64 sp)
 {
@@ -406,8 +406,8 @@ static __always_inline u32 drop_left_calls(struct hit *h, struct thread *th, u64
 }
 
 /*
- * Whether the call before in the list makes the one that begins. If not, that one and those before
- * it were left, by longjmp or an exception, and the program went on further down the stack.
+ * Whether the previous call in the list makes the call that begins. If not, longjmp or an exception
+ * ended the previous call and all before it, and the program went on further down the stack.
  */
 static __always_inline bool is_nested(struct hit *h, struct thread *th, u32 depth)
 {
@@ -424,7 +424,7 @@ static __always_inline bool is_nested(struct hit *h, struct thread *th, u32 dept
 	return 0;
 }
 
-/* Notes a call that begins in the thread's list. NULL: it is lost, and counted. */
+/* Adds a call that begins to the thread's list. NULL: the call is lost, and counted. */
 static __always_inline struct call *push_call(struct hit *h, struct thread *th)
 {
 	u64 sp = PROBE_SP(h->ctx);
@@ -473,15 +473,15 @@ static __always_inline bool read_call(struct hit *h, struct thread *th, struct c
 	return resolve_values(a, h->hook, c);
 }
 
-/* Sends the free that a call is, before it is done. */
+/* Sends the free of a call before the library executes it. */
 static __always_inline void apply_free(struct hit *h, struct thread *th, struct call *c)
 {
 	c->state = emit_call(th, h->traced, c, h->row) ? CALL_EMITTED : CALL_DONE;
 }
 
 /*
- * The entry of a call that gives memory back. Returns whether its stack must be walked: then it is
- * not sent yet.
+ * Handles the entry of a call that frees memory. Returns whether its stack must be walked before
+ * the event is sent.
  */
 static __always_inline bool enter_free(struct hit *h, struct thread *th, struct call *c)
 {
@@ -514,8 +514,8 @@ static __always_inline bool enter_free(struct hit *h, struct thread *th, struct 
 }
 
 /*
- * Sends what the report that was noted last says, and takes it off the list: nothing is left for
- * its return.
+ * Sends the event of the report that was noted last, and removes it from the list: its return has
+ * nothing to do.
  */
 BPF_GLOBAL int send_report(struct thread *th, struct traced *t, u32 row)
 {
@@ -527,7 +527,7 @@ BPF_GLOBAL int send_report(struct thread *th, struct traced *t, u32 row)
 	return emit_call(th, t, c, row);
 }
 
-/* The entry of a report. Returns whether its stack must be walked: then it is not sent yet. */
+/* Handles the entry of a report. Returns whether its stack must be walked before the event is sent. */
 static __always_inline bool enter_report(struct hit *h, struct thread *th, struct call *c)
 {
 	if (!c->value[VALUE_ADDR]) {
@@ -610,7 +610,7 @@ static __always_inline void call_walk(struct hit *h, bool left_out)
 		outcome(h, OUT_ENTERED);
 }
 
-/* The stack of what call_enter noted last cannot be walked: there is no program for it. */
+/* Handles a call whose stack cannot be walked, because the program for it is missing. */
 static __always_inline void call_not_walked(struct hit *h)
 {
 	if (h->hook->flags & HOOK_REPORT)
@@ -620,8 +620,8 @@ static __always_inline void call_not_walked(struct hit *h)
 }
 
 /*
- * Takes the call that returns now off the thread's list: the entry of the same probe, whose row is
- * the one before. NULL: its entry was not seen.
+ * Removes the call that returns now from the thread's list. Its entry probe has the row before this
+ * one. NULL: the entry was not seen.
  */
 static __always_inline struct call *pop_call(struct hit *h, struct thread *th)
 {
@@ -657,7 +657,7 @@ static __always_inline bool failed(struct hook *k, u64 returned)
 	return !(k->flags & HOOK_NO_STATUS) && (u32)returned;
 }
 
-/* The return of a call that gives memory back. */
+/* Handles the return of a call that frees memory. */
 static __always_inline void leave_free(struct hit *h, struct thread *th, struct call *c,
 				       bool refused)
 {
@@ -693,7 +693,7 @@ static __always_inline bool is_out_of_memory(u32 rc)
 	return rc == 2 || rc == 0x70000003;
 }
 
-/* The return of a call that failed to give memory. */
+/* Handles the return of a call that failed to allocate. */
 static __always_inline void alloc_failed(struct hit *h, struct thread *th, struct call *c, u32 rc)
 {
 	struct hook *k = h->hook;
@@ -712,8 +712,8 @@ static __always_inline void alloc_failed(struct hit *h, struct thread *th, struc
 }
 
 /*
- * The return of a call that gives memory, an address or a reference: the lowest layer that saw it
- * counts it, under the name of the call that the program made.
+ * Handles the return of a call that allocates memory, an address or a reference: the lowest layer
+ * that saw it counts it, under the name of the call that the program made.
  */
 static __always_inline void leave_alloc(struct hit *h, struct thread *th, struct call *c,
 					u64 returned)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * On which device a thread allocates: the one that it chose, or that of the context that it made
- * current. A context's device is known when its making was seen.
+ * Tracks the device on which a thread allocates: the device that it chose, or the device of its
+ * current context. A context's device is known if its creation was seen.
  */
 #pragma once
 #include "calls.h"

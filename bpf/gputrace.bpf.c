@@ -3,8 +3,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The programs of the kernel side. Each probe has a row of the hook table, which its attach cookie
- * names and which says what the function does: adding a function is adding a row in package hook,
- * not code here.
+ * names and which describes the function: a new function needs a row in package hook, but no code
+ * here.
  *
  *   limits.h types.h records.h tables.h   what both sides share; the tables say what is where
  *   target.h window.h memory.h pagetable.h  reads the target's memory, in place or by copies
@@ -21,9 +21,9 @@
 char LICENSE[] SEC("license") = "GPL"; /* bpf_probe_read_user is for GPL programs */
 
 /*
- * A stack that must be walked is walked by a program of its own, to which the others jump: the
- * verifier looks at the walk once, and at what jumps there beside it. A jump is not taken where
- * there is no program, which is never so while probes are attached.
+ * A separate program walks stacks, and the other programs jump to it: the verifier checks the walk
+ * once, apart from the programs that jump there. A jump fails if that program is missing, which
+ * never happens while probes are attached.
  */
 #define GO_ON_AND_WALK(ctx) bpf_tail_call(ctx, &unwinder, 0)
 
@@ -96,7 +96,7 @@ int leave(struct pt_regs *ctx)
 
 /*
  * The dynamic linker tells debuggers that it has added or removed libraries by calling a function
- * that does nothing (r_brk of link.h): behind the mapping, before any code of a new library runs.
+ * that does nothing (r_brk of link.h): after the mapping, before any code of a new library runs.
  */
 SEC("uprobe")
 int libraries_changed(void *ctx)
@@ -112,7 +112,7 @@ int libraries_changed(void *ctx)
 	return 0;
 }
 
-/* A child of a process whose children are traced is known before it runs. */
+/* Registers the child of a process whose children are traced, before the child runs. */
 SEC("tp_btf/sched_process_fork")
 int process_forked(u64 *args)
 {
@@ -140,8 +140,8 @@ int program_replaced(void *ctx __attribute__((unused)))
 }
 
 /*
- * A thread ends: the calls that it has left on the way will not return. With the last thread the
- * process ends.
+ * A thread ends: its pending calls will not return. The process ends with its last
+ * thread.
  */
 SEC("tp_btf/sched_process_exit")
 int thread_exit(void *ctx __attribute__((unused)))

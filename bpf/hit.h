@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One run of one probe. Each run that counts as a hit has exactly one outcome, so that
- * hits = emitted + without an event + dropped can be checked from outside.
+ * One run of one probe. Each run that counts as a hit has exactly one outcome, so user space can
+ * check that hits = emitted + without an event + dropped.
  */
 #pragma once
 #include "process.h"
@@ -42,15 +42,15 @@ static __always_inline void drop(struct hit *h, enum outcome what)
 	outcome(h, what);
 }
 
-/* What CPUs hold of the locks that give up: there since Linux 6.15, which has one in the ring. */
+/* The locks that a CPU holds, of the kind with a timeout: since Linux 6.15, the ring has one. */
 struct rqspinlock_held {
 	int cnt;
 } RELOCATED;
 
 /*
- * Whether the ring had room when it took no record, so that its lock was not had: that gives up
- * after 250 ms (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h), as where the CPU that has it is a
- * virtual one that does not run.
+ * Whether the ring had room although it took no record, because its lock timed out: after 250 ms
+ * (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h), for example if the lock's owner is a virtual CPU
+ * that does not run.
  */
 static __noinline bool ring_has_room(void)
 {
@@ -62,8 +62,8 @@ static __noinline bool ring_has_room(void)
 }
 
 /*
- * A record in the ring, or NULL. Where it has room the second time is the last: the ring may also
- * have been full, and read since.
+ * Reserves a record in the ring; NULL on failure. If the ring has room, tries once more: it may
+ * have been full and read since.
  */
 static __always_inline void *ring_reserve(const u64 size)
 {
@@ -76,7 +76,7 @@ static __always_inline void *ring_reserve(const u64 size)
 	return from ? bpf_ringbuf_reserve(from, size, 0) : 0;
 }
 
-/* Why it took none. */
+/* Returns why the ring took no record. */
 static __always_inline enum outcome ring_refused(void)
 {
 	return ring_has_room() ? DROP_RING_LOCKED : DROP_RING_FULL;
@@ -171,7 +171,7 @@ static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 	return 0;
 }
 
-/* Goes on with a run in another program: it is counted. 0, or -ENOENT: it is not traced any more. */
+/* Continues a run that was already counted, in another program. 0, or -ENOENT: the process is no longer traced. */
 static __always_inline int hit_go_on(struct hit *h, struct pt_regs *ctx)
 {
 	if (hit_row(h, ctx))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every limit of the kernel side, and what happens at it. The generated Go types carry the sizes to
- * user space.
+ * Every limit of the kernel side, and the effect of reaching it. The generated Go types carry the
+ * sizes to user space.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 #define MAX_SITES    4	   /* calls of the report function; at others requested size is not known */
 #define EVAL_PARTS   4 /* of CPython's eval loop; at others a frame of 3.8 and 3.9 is not claimed */
 
-/* Unwind rows and rules, of all processes; beyond them a file has none: an error names it. */
+/* Unwind rows and rules of all processes; beyond them, a file gets none, and an error names the file. */
 #define MAX_RULES  65536
 #define ROW_CHUNK  65536 /* rows in one chunk: 512 KiB, a value that every kernel takes */
 #define MAX_CHUNKS 1024
@@ -43,7 +43,7 @@
 /* Rings, at most. */
 #define MAX_RINGS 8
 
-/* Caches: what does not fit is found or sent again. */
+/* Caches: entries that do not fit are found or sent again. */
 #define RULE_CACHE_BITS 16
 #define CACHED_WALKS	4096
 #define CACHED_WORDS	160 /* of the stack that a walk may depend on, to be cached */

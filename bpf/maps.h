@@ -78,7 +78,7 @@ struct {
 	__type(value, struct cached_walk);
 } cached_walks SEC(".maps");
 
-/* Memory for one walk, which a task has while it is at it: 60 KiB each. */
+/* Memory for one walk, which a task owns during the walk: 60 KiB each. */
 struct walk_slot {
 	u32 taken;
 	u32 pad;
@@ -93,9 +93,9 @@ struct {
 } ring SEC(".maps");
 
 /*
- * The rings of groups of CPUs, where one ring's lock would have all of many CPUs wait. There are as
- * many as a power of two. User space makes them, and puts together what they have by the times of
- * the records.
+ * The rings of groups of CPUs, for machines on which many CPUs would wait for the lock of one
+ * ring. Their number is a power of two. User space makes them, and merges their records by
+ * time.
  */
 struct group_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -151,7 +151,7 @@ PERCPU(counters, 1, struct cpu_counters);
 			__sync_fetch_and_add(&c_->name, 1);                                        \
 	} while (0)
 
-/* The program that goes on where a stack must be walked; user space puts it there. */
+/* The program that continues if a stack must be walked; user space sets it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

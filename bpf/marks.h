@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where steps begin: ranges that PyTorch names, and calls of the backward pass. PyTorch names many
- * ranges, users too; most of them are no step's beginning, and are left here.
+ * Marks the beginning of steps: ranges that PyTorch names, and calls of the backward pass. PyTorch
+ * and users name many ranges; most of them begin no step and are dropped here.
  *
- * A mark comes once a step, when nothing of a walk is in the processor's caches any more. So its
+ * A mark occurs once a step, when the processor's caches no longer contain anything of a walk. So its
  * stack is walked until it was the same MARK_SAME times in a row, and then each MARK_AGAIN-th time.
  */
 #pragma once
@@ -47,7 +47,7 @@ BPF_GLOBAL u64 step_range(u64 name)
 	return 0;
 }
 
-/* What another call than this one does not have, of those that a loop repeats. */
+/* Identifies one call site of a loop. */
 static __always_inline u64 mark_key(struct hit *h, u64 range)
 {
 	u64 hash = hash_add(h->task->start_time ^ (u64)h->task->pid << 32, range);
@@ -99,8 +99,8 @@ BPF_GLOBAL int mark_note(u64 key, u64 stack)
 }
 
 /*
- * Finds what tells a mark from others, in an argument that has no place in a register: the stack of
- * BPF is full. Returns whether it can be a step's beginning.
+ * Puts the key of a mark into an argument slot without a register, because the stack of BPF is
+ * full. Returns whether the mark can begin a step.
  */
 static __always_inline bool take_mark(struct hit *h, struct arguments_in_registers *a)
 {
@@ -112,7 +112,7 @@ static __always_inline bool take_mark(struct hit *h, struct arguments_in_registe
 	return 1;
 }
 
-/* Returns whether it is to be an event with a stack that is not known. */
+/* Returns whether the mark becomes an event whose stack is still unknown. */
 static __always_inline bool torch_mark(struct hit *h, struct arguments_in_registers *a)
 {
 	if (!take_mark(h, a)) {
@@ -127,8 +127,8 @@ static __always_inline bool torch_mark(struct hit *h, struct arguments_in_regist
 }
 
 /*
- * What PyTorch's layer tells: a report of its allocator, or a mark. Returns whether its stack must
- * be walked first.
+ * Handles a hit in PyTorch's layer: a report of its allocator, or a mark. Returns whether its stack
+ * must be walked first.
  */
 static __always_inline bool torch_hit(struct hit *h)
 {

@@ -7,7 +7,7 @@
  * In place a word is one load. A load that faults gives 0, and so does memory that the kernel has
  * taken out of its own map (memfd_secret): a word 0 is only believed when a copy says the same. The
  * page can be given to another owner while it is read. The kernel changes its page table entry
- * first, so the entry is looked at again behind all loads (memory_was_stable).
+ * first, so the entry is read again after all loads (memory_was_stable).
  */
 #pragma once
 #include "target.h"
@@ -58,7 +58,7 @@ static __always_inline void window_leave(struct memory *m, struct window *v)
 		m->moved |= target_page_changed(v);
 }
 
-/* Whether all that was read in place was the target's memory. */
+/* Whether all words that were read in place came from the target's memory. */
 static __always_inline bool memory_was_stable(struct memory *m)
 {
 	barrier();
@@ -113,8 +113,8 @@ static __always_inline int window_move_near(struct memory *m, u32 which, u64 add
 }
 
 /*
- * Has a window show `len` bytes in place, without a call. Returns where the kernel sees them; 0: it
- * does not, or not on one page.
+ * Makes a window show `len` bytes in place, without a call. Returns the kernel's address of the
+ * bytes; 0: there is none, or they span two pages.
  */
 static __always_inline u64 window_at(struct memory *m, u32 which, u64 addr, u32 len)
 {
@@ -136,8 +136,8 @@ static __always_inline u64 window_at(struct memory *m, u32 which, u64 addr, u32 
 }
 
 /*
- * Makes the stack's window show `len` bytes from addr on by one copy: a call costs more than a page
- * of what it copies. What it does not show is left to others.
+ * Makes the stack's window show `len` bytes from addr on by one copy, because a call costs more
+ * than copying a page. Other functions read the rest.
  */
 static __always_inline void window_copy_span(struct memory *m, u64 addr, u32 len)
 {
@@ -195,9 +195,9 @@ static __always_inline int read_word(struct memory *m, u32 which, u64 addr, u64 
 }
 
 /*
- * Reads a word with as few calls and ways through it as can be, for what is compared with what a
- * whole walk has read: it may be 0 where it is not, which then differs. Where memory is read in
- * place, a page that cannot be is not read at all.
+ * Reads a word with as few calls and branches as possible, to compare it with the result of a whole
+ * walk: a false 0 then only differs. If memory is read in place, a page that cannot be read in
+ * place is not read at all.
  */
 static __always_inline int read_word_fast(struct memory *m, u32 which, u64 addr, u64 *out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which processes are traced, and what becomes of them. A child is covered from its first
- * instruction: it has the memory map of its parent, so it borrows the parent's unwind info until it
- * has one of its own.
+ * Tracks which processes are traced, and their forks, execs and exits. A child is covered from its
+ * first instruction: it has the memory map of its parent, so it borrows the parent's unwind info
+ * until it has one of its own.
  */
 #pragma once
 #include "maps.h"
@@ -14,7 +14,7 @@
 
 /*
  * Process -> index of `traced` and `info_refs`. pids has the numbers of the initial PID namespace,
- * which the kernel tells cheaply. Its entries are made at the first hit, from ns_pids, which user
+ * which the kernel returns cheaply. Its entries are made at the first hit, from ns_pids, which user
  * space fills with the numbers that it sees, and for new processes.
  */
 struct {
@@ -30,8 +30,8 @@ u64 process_news_lost; /* records of processes that did not fit the ring */
 
 /*
  * Processes that were found last, by their number in the initial PID namespace: that number, the
- * index and the other number in one word. It is believed when the place still has a process of that
- * number. The hash table costs 31 ns, this 1.
+ * index and the other number in one word. It is valid if the place still has a process of that
+ * number. The hash table costs 31 ns, this array 1 ns.
  */
 #define KNOWN	 1024
 #define PID_BITS 22 /* PID_MAX_LIMIT of linux/threads.h */
@@ -120,8 +120,8 @@ static __always_inline void send_process(struct traced *t, u32 index, u8 change,
 }
 
 /*
- * Finds a free place. The second half is the kernel's: user space takes the first for processes
- * that it hears of. 0: there is none.
+ * Finds a free place. The kernel uses the second half: user space uses the first half for processes
+ * that it learns of. 0: there is none.
  */
 static __always_inline u32 claim_place(void)
 {
@@ -138,8 +138,8 @@ static __always_inline u32 claim_place(void)
 }
 
 /*
- * Has a new process go by its parent's unwind info. Of the parent's executable pages, uncopied are
- * not its own.
+ * Makes a new process use its parent's unwind info. It does not have `uncopied` of the parent's
+ * executable pages.
  */
 BPF_GLOBAL int borrow_info(struct traced *t, u32 from, u32 to, u64 uncopied)
 {
@@ -203,7 +203,7 @@ static __always_inline void trace_child(struct traced *t, u32 parent, struct tas
 	send_process(c, index, PROCESS_FORKED, t->pid, BPF_RB_NO_WAKEUP);
 }
 
-/* No other thread of the process can be about to bring it back: they have ended. */
+/* No other thread of the process can restore the entry: all have ended. */
 static __always_inline void forget_process(struct traced *t, u32 tgid)
 {
 	u32 pid = t->pid;
@@ -213,7 +213,7 @@ static __always_inline void forget_process(struct traced *t, u32 tgid)
 	bpf_map_delete_elem(&ns_pids, &pid);
 }
 
-/* Two threads that end together both find no other one left: only one tells. */
+/* Two last threads can end at once; only one reports the end. */
 static __always_inline void process_ended(struct traced *t, u32 index, u32 tgid)
 {
 	if (__sync_val_compare_and_swap(&t->state, TRACED_NOW, TRACED_ENDED) != TRACED_NOW)
@@ -223,8 +223,8 @@ static __always_inline void process_ended(struct traced *t, u32 index, u32 tgid)
 }
 
 /*
- * The program that the process has become is traced when its children are: it is one that the job
- * has started.
+ * A process that calls exec is traced further if its children are: the job started the new
+ * program.
  */
 static __always_inline void process_execed(struct traced *t, u32 index, u32 tgid)
 {
@@ -242,8 +242,8 @@ static __always_inline void process_execed(struct traced *t, u32 index, u32 tgid
 }
 
 /*
- * Takes over how much code the process has. When some was unloaded, other code can be at its place:
- * nothing that was looked up in the info before counts any more.
+ * Updates the amount of code of the process. If code was unloaded, other code can be at its place,
+ * so earlier lookups in the info are no longer valid.
  */
 static __always_inline void recount(struct unwind_info *p, u64 pages, u64 change)
 {
@@ -254,7 +254,7 @@ static __always_inline void recount(struct unwind_info *p, u64 pages, u64 change
 	p->code_pages = pages;
 }
 
-/* An info that is not the process's own is not for it to change: it does without one. */
+/* A borrowed info must not be changed, so the process gives it up. */
 static __always_inline void recount_borrowed(struct traced *t, struct info_ref *ref, u64 pages)
 {
 	if (pages < t->code_pages)
@@ -264,8 +264,8 @@ static __always_inline void recount_borrowed(struct traced *t, struct info_ref *
 
 /*
  * Notices that libraries came or went: the number of executable pages is another one. The tracer is
- * woken to read the mappings. When libraries went, until then each mapping is compared with the
- * kernel's before it is believed, and stacks have ids of their own.
+ * woken to read the mappings. If libraries were unloaded, until then each mapping is compared with
+ * the kernel's before it is used, and stacks have ids of their own.
  */
 BPF_GLOBAL int code_changed(struct traced *t, struct info_ref *ref, struct unwind_info *p,
 			    u64 pages)

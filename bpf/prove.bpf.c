@@ -2,7 +2,7 @@
 
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What tracer/directmap asks the kernel about its direct map, and the proof of what it answers.
+ * The programs with which tracer/directmap finds the kernel's direct map, and proves the answer.
  * Each program is loaded by itself: a kernel can lack what another one needs.
  */
 #include "types.h"
@@ -39,7 +39,7 @@ struct task_struct___stack {
 	void *stack;
 } RELOCATED;
 
-/* Reads a word of the process that runs it in the way of pagetable.h, by what is to be proved. */
+/* Reads a word of the calling process as pagetable.h does, with the values to be proved. */
 SEC("raw_tp/")
 int prove(void *ctx __attribute__((unused)))
 {
@@ -55,7 +55,7 @@ int prove(void *ctx __attribute__((unused)))
 	return 0;
 }
 
-/* Finds the page tables of whoever runs it: no candidate may begin above them. */
+/* Finds the page tables of the calling process: no candidate may begin above them. */
 SEC("raw_tp/")
 int find_tables(void *ctx __attribute__((unused)))
 {
@@ -72,7 +72,7 @@ int read_variable(void *ctx __attribute__((unused)))
 }
 
 /*
- * What the kernel's stack of a thread has at least (THREAD_SIZE), less what is read from one
+ * The minimum size of a thread's kernel stack (THREAD_SIZE), less the bytes that are read from one
  * place.
  */
 #define STACK_WORDS ((16384 - 256) / 8)

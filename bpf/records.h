@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What goes through the ring to user space. With tables.h this is the only definition of what both
- * sides share: `go generate` makes Go types of it, by way of BTF, and CI compares them.
+ * The records that go through the ring to user space. With tables.h this is the only definition of
+ * what both sides share: `go generate` makes Go types from it through BTF, and CI compares them.
  */
 #pragma once
 #include "arch.h"
@@ -16,9 +16,9 @@
 #define PYTHON_WORD (1ull << 63)
 
 /*
- * Marks in the words of a RECORD_RAW: where on the stack the activation lies whose Python frames
- * follow (0: not known), and where a return probe has put its own address; the real one is the next
- * word.
+ * Marks in the words of a RECORD_RAW: the stack address of the activation whose Python frames
+ * follow (0: not known), and the place where a return probe has put its own address; the real
+ * address is the next word.
  */
 #define BOUNDARY_WORD (1ull << 62)
 #define SLOT_WORD     (1ull << 61)
@@ -36,7 +36,7 @@ enum record_type {
 	RECORD_FREE = 9, /* of PyTorch's allocator, without a stack */
 };
 
-/* What has become of a process. */
+/* The fate of a process. */
 enum process_change {
 	PROCESS_FORKED = 1, /* it is new */
 	PROCESS_EXECED = 2, /* it has become another program */
@@ -99,7 +99,7 @@ enum stack_status {
 };
 
 /*
- * What became of one run of a probe. Every run has exactly one outcome, so hits = sum of
+ * The outcome of one run of a probe. Every run has exactly one outcome, so hits = sum of
  * outcomes.
  */
 enum outcome {
@@ -180,7 +180,7 @@ _Static_assert(__builtin_offsetof(struct record_free, pid) ==
 		       __builtin_offsetof(struct record_event, pid),
 	       "the process is found without a look at the type");
 
-/* What a call was given and gave back; see struct hook. */
+/* The arguments and results of a call; see struct hook. */
 enum operand_name {
 	VALUE_ADDR = 0,
 	VALUE_HANDLE = 1,
@@ -207,7 +207,7 @@ struct record_stack {
 	u64 words[MAX_WORDS];
 };
 
-/* The process has other code than before. Stacks that come behind it can lead there. */
+/* The code of the process has changed. Later stacks can contain the new code. */
 struct record_code_changed {
 	u8 type;
 	u8 pad[3];
@@ -217,8 +217,8 @@ struct record_code_changed {
 };
 
 /*
- * A process that is traced begins, becomes another program or ends. All that it sent before lies
- * before this.
+ * A traced process begins, becomes another program or ends. All of its earlier records are before
+ * this record.
  */
 struct record_process {
 	u8 type;

@@ -12,9 +12,9 @@ _Static_assert(sizeof(struct record_code) <= PAGE_BYTES,
 	       "a code record is built in the copy of Python's memory");
 
 /*
- * Takes memory for a walk. A program can be preempted, so that no memory is a CPU's: a task keeps
- * its slot until its run ends. Each CPU begins at slots of its own, which stay in its caches. NULL:
- * all that were looked at are taken.
+ * Takes memory for a walk. A program can be preempted, so memory cannot belong to a CPU: a task
+ * keeps its slot until its run ends. Each CPU begins its search at its own slots, which stay in its
+ * caches. NULL: all slots that were tried are taken.
  */
 static __always_inline struct walk_slot *slot_take(void)
 {
@@ -107,9 +107,9 @@ static __always_inline u64 hash_words_of(u64 id, u8 *from, u32 n)
 }
 
 /*
- * Tells a code object from another that had its address before, whose parts may have had the same
- * addresses too: by where its parts are, and by the front of its name and of its line table, behind
- * their headers.
+ * Distinguishes a code object from an earlier one at the same address, whose parts may have had the
+ * same addresses too: by the addresses of its parts, and by the beginning of its name and of its
+ * line table, after their headers.
  */
 static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
 {
@@ -133,9 +133,9 @@ static __always_inline bool code_is_new(u64 addr, u64 id, u64 **seen)
 }
 
 /*
- * Sends a code object unless it was sent before. Built in the copy of Python's memory, which the
- * walk has finished with. What was sent is noted by address, so that what lay there last is what
- * the tracer has: an object that comes back is sent again.
+ * Sends a code object unless it was sent before. The record is built in the copy of Python's
+ * memory, which the walk no longer needs. Sent objects are noted by address, so the tracer has the
+ * last object at each address: an object that comes back is sent again.
  */
 BPF_GLOBAL int send_code(struct walk *w, struct unwind_info *p, u64 addr)
 {
@@ -182,7 +182,7 @@ BPF_GLOBAL int send_code_of(struct walk *w, struct unwind_info *p, u32 number)
 	return 0;
 }
 
-/* Sends some, from that of a number on. Returns 1 when there is no such frame. */
+/* Sends the code objects of some frames, from a number on. Returns 1 when there is no such frame. */
 BPF_GLOBAL int send_some_codes(struct walk *w, struct unwind_info *p, u32 from)
 {
 	if (!w || !p)
@@ -221,7 +221,7 @@ static __always_inline int send_words(struct walk *w)
 		       : 0;
 }
 
-/* Sends the stack unless it was sent before. It is marked as sent only when it was. */
+/* Sends the stack unless it was sent before. It is marked as sent only after success. */
 static __always_inline void send_stack(struct walk *w, struct unwind_info *p)
 {
 	u64 *seen = seen_stack(w->rec.hash);

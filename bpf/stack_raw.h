@@ -100,7 +100,7 @@ static __always_inline void raw_slots(struct walk *w)
 	}
 }
 
-/* One activation. Returns 1 when there is none any more. */
+/* Marks one activation. Returns 1 if none is left. */
 BPF_GLOBAL int raw_activation(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p || w->python >= MAX_PYTHON || !py_pending(w, p))
@@ -112,7 +112,7 @@ BPF_GLOBAL int raw_activation(struct walk *w, struct unwind_info *p)
 
 DEFINE_STEPS(raw_activations, raw_activation)
 
-/* Reads the Python frames once more, and marks where each activation lies. */
+/* Reads the Python frames once more, and marks the address of each activation. */
 static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
 {
 	w->python = w->nqueue = w->status = 0;
@@ -129,8 +129,8 @@ static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
 
 /*
  * Sends the stack whose registers save_registers left in the record. The copy has an id of its own,
- * which the event takes over: what the whole stack is, is known when it is unwound. Returns whether
- * it was sent.
+ * which the event uses, because the whole stack is unknown until it is unwound. Returns whether it
+ * was sent.
  */
 BPF_GLOBAL int send_raw(struct walk *w, struct unwind_info *p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables that user space fills and the programs read, and what both count in: hooks, processes,
- * unwind infos, CPython's and the allocator's layouts.
+ * The tables that user space fills and the programs read, and the counters of both: hooks,
+ * processes, unwind infos, CPython's and the allocator's layouts.
  */
 #pragma once
 #include "records.h"
@@ -10,8 +10,8 @@
 #define ARG_NONE 7
 
 /*
- * Where a value is that a call takes or gives. Arguments 0 to 5 are in registers, 6 and on in the
- * words on the stack behind the return address, where structs that are passed by value lie too.
+ * The place of a value that a call takes or returns. Arguments 0 to 5 are in registers; later arguments,
+ * and structs that are passed by value, are in the words on the stack after the return address.
  */
 enum operand_from {
 	FROM_NONE = 0,
@@ -49,7 +49,7 @@ enum hook_flag {
 	HOOK_REQUEST = 128, /* it asks for memory, and a report within it says which: no event */
 };
 
-/* What serves a row. */
+/* The code that handles a row. */
 enum hook_program {
 	PROGRAM_TORCH = 0, /* a report of PyTorch's allocator, or a mark: torch.h, marks.h */
 	PROGRAM_CALL = 1,  /* a call with operands: calls.h */
@@ -185,8 +185,8 @@ struct block_layout {
 };
 
 /*
- * Where PyTorch keeps where autograd is; see autograd.h. The first three are offsets in the
- * thread-local memory of libtorch_cpu, the others in a node.
+ * The places where PyTorch keeps the state of autograd; see autograd.h. The first three are offsets
+ * in the thread-local memory of libtorch_cpu, the others in a node.
  */
 struct autograd_layout {
 	u64 module; /* number of that memory, in the dtv; 0: the layout is not known */
@@ -198,8 +198,8 @@ struct autograd_layout {
 };
 
 /*
- * What is needed to unwind a process. User space makes a new one when the mappings change, and then
- * has the process's info_ref lead to it.
+ * All data to unwind a process. User space makes a new one when the mappings change, and then makes
+ * the process's info_ref point to it.
  */
 struct unwind_info {
 	u64 cache_key;	/* changed with the mappings: what was cached is not found any more */

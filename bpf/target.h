@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the unwinder wants from outside. target_bpf.h has it on the kernel side, testdata/host.c for
- * tests on the host, so that the unwinder is the same source in both.
+ * The functions that the unwinder needs from outside. target_bpf.h defines them on the kernel side,
+ * testdata/host.c for tests on the host, so both use the same unwinder.
  *
  * Conventions of all files here. A function that can fail returns 0 or -errno; one that answers a
  * question returns bool. BPF_GLOBAL marks a function that the verifier checks once, by itself and

@@ -64,9 +64,9 @@ static __always_inline bool target_in_place(void)
 }
 
 /*
- * A task whose pointers are followed. Of each pointer field of one that it trusts the verifier looks
- * for types with certain names through all types of the kernel, some milliseconds a load; not of what
- * a cast gives.
+ * A task whose pointers are followed. For each pointer field of a trusted task, the verifier
+ * searches all types of the kernel for certain names, which takes some milliseconds a load; a
+ * pointer from a cast avoids this.
  */
 static __always_inline struct task_struct *walked(struct task_struct *task)
 {

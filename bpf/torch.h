@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The reports of PyTorch's caching allocator: a block handed out or taken back, with its totals,
- * and the request that it gives up on. The row says which argument is what.
+ * The reports of PyTorch's caching allocator: a block that is allocated or freed, with the totals,
+ * and a request that fails. The row names the meaning of each argument.
  */
 #pragma once
 #include "autograd.h"
@@ -32,7 +32,7 @@ static __always_inline void block_unknown(struct block *b)
 	b->requested = b->stream = b->pool = UNKNOWN;
 }
 
-/* Reads the Block at `at` wherever it is. Returns whether it could, and it is that of the report. */
+/* Reads the Block at `at`. Returns whether it could, and whether the Block belongs to the report. */
 BPF_GLOBAL int copy_block(struct walk *w, struct block_layout *l, u64 at)
 {
 	if (!w || !l)
@@ -49,8 +49,8 @@ BPF_GLOBAL int copy_block(struct walk *w, struct block_layout *l, u64 at)
 }
 
 /*
- * Reads the Block whose address is at `slot`. What it says is believed only when its address and
- * size are those of the report.
+ * Reads the Block whose address is at `slot`. Its content is used only if its address and size
+ * equal those of the report.
  */
 static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot)
 {
@@ -138,7 +138,7 @@ static __always_inline void take_arguments(struct hit *h, struct arguments_in_re
 }
 
 /*
- * Reads what the row says of the arguments: of a mark nothing. The kind is then that of the event.
+ * Reads the arguments that the row names (none for a mark). Then the kind is the event's.
  */
 static __always_inline void read_report(struct hit *h, struct arguments_in_registers *a,
 					struct report *r)
@@ -159,7 +159,7 @@ static __always_inline void read_report(struct hit *h, struct arguments_in_regis
 	}
 }
 
-/* A block that is taken back: a short record, unless its stack is wanted. */
+/* Sends a freed block as a short record, unless its stack is wanted. */
 static __always_inline void torch_free(struct hit *h, struct arguments_in_registers *a)
 {
 	struct record_free *e = ring_reserve(sizeof(*e));
@@ -186,7 +186,7 @@ static __always_inline void torch_free(struct hit *h, struct arguments_in_regist
 	submit(h, e);
 }
 
-/* An event with what memory for a walk has of it; w NULL: there was none. */
+/* Sends an event with the data in the memory of a walk; w is NULL if there was no memory. */
 static __always_inline void torch_event(struct hit *h, struct report *r, struct walk *w)
 {
 	struct record_event *e = ring_reserve(sizeof(*e));
@@ -297,8 +297,8 @@ static __always_inline u64 torch_event_walked(struct hit *h, struct arguments_in
 }
 
 /*
- * c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, and
- * c10::reportOutOfMemoryToProfiler. Returns whether it is to be an event with a stack.
+ * c10::reportMemoryUsageToProfiler: one block that is allocated (positive size) or freed, and
+ * c10::reportOutOfMemoryToProfiler. Returns whether it becomes an event with a stack.
  */
 static __always_inline bool torch_report(struct hit *h, struct arguments_in_registers *a)
 {

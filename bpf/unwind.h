@@ -46,7 +46,7 @@ BPF_GLOBAL int walk_step(struct walk *w, struct unwind_info *p)
 	return w->pc == 0; /* some outermost frames have no rule but a zero */
 }
 
-/* What a walk that is found in the cache needs, too. */
+/* Sets the fields that a cached walk needs too. */
 static __always_inline void walk_open(struct walk *w)
 {
 	memory_close_windows(&w->mem);
@@ -74,7 +74,7 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 
 DEFINE_STEPS(walk_steps, walk_step)
 
-/* Walks once. Returns whether memory stayed what was read. */
+/* Walks once. Returns whether the memory stayed unchanged. */
 static __always_inline bool walk_once(struct walk *w, struct unwind_info *p)
 {
 	int done = 0;
@@ -100,7 +100,7 @@ static __always_inline bool walk_once(struct walk *w, struct unwind_info *p)
 	return memory_was_stable(&w->mem);
 }
 
-/* Walks, and once more by copies when a page was moved meanwhile. Returns how often. */
+/* Walks, and repeats the walk by copies if a page was moved meanwhile. Returns the number of walks. */
 static __always_inline int walk_stack(struct walk *w, struct unwind_info *p)
 {
 	if (walk_once(w, p))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * One native frame: from the rule of its pc to its caller's pc, stack pointer and frame pointer.
- * What the result depends on, words of the stack and the frame pointer at the probe, is noted in
+ * The inputs of the result (words of the stack, and the frame pointer at the probe) are noted in
  * w->deps for the cache of walks.
  */
 #pragma once
@@ -25,7 +25,7 @@ static __always_inline void depends_on(struct walk *w, u64 addr)
 		w->deps.span = at + 8;
 }
 
-/* Notes that it depends on the frame pointer, wherever that came from. */
+/* Notes that the walk depends on the frame pointer, whatever its source. */
 static __always_inline void depends_on_fp(struct walk *w)
 {
 	if (w->fp_from)
@@ -188,7 +188,7 @@ static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
 
 /*
  * Whether a return address that follows no function's code is the first byte of one: no call can
- * return there. Whoever made the stack put it there, to run when the outermost function is done
+ * return there. The creator of the stack put it there, to run after the outermost function
  * (makecontext of glibc).
  */
 static __always_inline bool is_made_stack(struct unwind_info *p, u64 pc)
@@ -199,8 +199,8 @@ static __always_inline bool is_made_stack(struct unwind_info *p, u64 pc)
 }
 
 /*
- * The rule of the current pc. A return probe of anybody's, still pending, replaced the return
- * address: the real one is put back first.
+ * The rule of the current pc. A pending return probe of any tool has replaced the return address:
+ * the real address is restored first.
  */
 static __always_inline u64 current_rule(struct walk *w, struct unwind_info *p)
 {

@@ -168,7 +168,7 @@ static __always_inline int collect_activation(struct walk *w, struct unwind_info
 	return w->py_state == PY_ACTIVE ? 0 : -EFAULT;
 }
 
-/* One multiplication behind the other, not two: they are waited for. */
+/* One multiplication after the other instead of two: each has to be waited for. */
 static __always_inline u64 hash_python(u64 hash, u64 code, u64 instr)
 {
 	return hash_add(hash, code ^ instr * HASH_MULT);
@@ -325,7 +325,7 @@ BPF_GLOBAL int py_start(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
-/* Goes on behind the cframe at `at`: to the next one, and to the frames that this one leads to. */
+/* Goes past the cframe at `at`: to the next cframe, and to the frames of this one. */
 BPF_GLOBAL int read_cframe(struct walk *w, struct unwind_info *p, u64 at)
 {
 	if (!w || !p)
@@ -413,7 +413,7 @@ static __always_inline bool py_pending(struct walk *w, struct unwind_info *p)
 	return w->py_cframe && (p->python.cf_frame != NO_FIELD || w->py_frame);
 }
 
-/* One activation that no native frame claimed. Returns 1 when there is none any more. */
+/* Pushes one activation that no native frame claimed. Returns 1 if none is left. */
 BPF_GLOBAL int py_rest_one(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p || w->python >= MAX_PYTHON || !py_pending(w, p))
@@ -426,7 +426,7 @@ BPF_GLOBAL int py_rest_one(struct walk *w, struct unwind_info *p)
 
 DEFINE_STEPS(py_rest_some, py_rest_one)
 
-/* Python frames that no native frame claimed: they are wanted when the native walk broke off. */
+/* Pushes the Python frames that no native frame claimed: they matter if the native walk broke off. */
 static __always_inline void py_rest(struct walk *w, struct unwind_info *p)
 {
 	for (int i = 0; i < MAX_PYTHON / STEP_BATCH; i++) {

@@ -32,9 +32,9 @@ enum rule_kind {
 };
 
 /*
- * One step of a binary search in [lo, hi): what is looked for lies `beyond` behind what is in the
- * middle; negative: before it. By bits instead of conditions: the verifier goes each way of a
- * condition, and does so again in each step.
+ * One step of a binary search in [lo, hi): the target is `beyond` after the middle entry, or before
+ * it if negative. It uses bits instead of conditions, because the verifier follows both branches of
+ * each condition in each step.
  */
 static __always_inline void search_step(u32 *lo, u32 *hi, s64 beyond)
 {
@@ -74,8 +74,8 @@ static __always_inline struct mapping *find_mapping(struct unwind_info *p, u64 p
 
 /*
  * The rule of what lies `rel` bytes behind a file's first byte, by its rows [lo, hi). A function of
- * its own, since what looks at the memory map has a callback: Linux 6.18 fails in tracing what a loop
- * depends on through a callback ("verifier bug").
+ * its own, because the function that reads the memory map has a callback: Linux 6.18 fails to track
+ * the dependencies of a loop through a callback ("verifier bug").
  */
 BPF_GLOBAL u64 rule_of_row(u32 lo, u32 hi, u64 rel)
 {

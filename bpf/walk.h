@@ -107,8 +107,8 @@ struct autograd {
 };
 
 /*
- * The memory of one walk. It lies in a slot that one task has at a time (stack.h). What a walk that
- * is found in the cache needs comes first, up to the windows of `mem`: on one page.
+ * The memory of one walk. It lies in a slot that one task has at a time (stack.h). The fields for a
+ * cached walk come first, up to the windows of `mem`: on one page.
  */
 struct walk {
 	u64 pc, sp, fp;
@@ -157,9 +157,9 @@ struct walk {
 _Static_assert(MAX_NATIVE % STEP_BATCH == 0 && MAX_PYTHON % STEP_BATCH == 0, "all are walked");
 
 /*
- * Defines a function that makes STEP_BATCH steps, or as many as there are. It returns 1 when there
- * is none any more, as a step does. The verifier goes through a loop each time around: so through 32
- * steps once, and through the loop of such functions.
+ * Defines a function that makes STEP_BATCH steps, or as many as there are. It returns 1 when none
+ * is left, as a step does. The verifier follows every iteration of a loop: with such functions it
+ * checks 32 steps once, and then the loop over them.
  */
 #define DEFINE_STEPS(name, step)                                                                   \
 	BPF_GLOBAL int name(struct walk *w, struct unwind_info *p)                                 \

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Walks that need not be repeated. What a native walk finds depends on the registers at the probe
- * and on the words that it reads from the stack: return addresses, and saved frame pointers that a
- * rule then uses. When all of them are what they were, so is what it found. So the places of those
- * words are kept with their hash and the result, and the next time only the words are read and
- * hashed, in 64 bits. Python frames are read each time: the same native frames run many Python
+ * Walks that need not be repeated. The result of a native walk depends on the registers at the
+ * probe and on the words that it reads from the stack: return addresses, and saved frame pointers
+ * that a rule then uses. If none of them changed, the result is the same. So the cache keeps the
+ * places of those words with their hash and the result, and the next time only the words are read
+ * and hashed, in 64 bits. Python frames are read each time: the same native frames run many Python
  * lines.
  *
  * The cache is shared by all CPUs without a lock. The version of an entry is odd while it is
- * written; who reads it looks at the version before and after.
+ * written; a reader compares the version before and after.
  */
 #pragma once
 #include "unwind_python.h"
@@ -18,7 +18,7 @@
 #define PYTHON_BATCH   12 /* frames that one call reads: the verifier checks so many */
 #define PYTHON_BATCHES 12
 
-/* Where a walk is looked for first: the other ways of its set follow, and then those before. */
+/* The first place to search for a walk: the other ways of its set follow, wrapping around. */
 static __always_inline u32 cache_first(u64 sp, u64 pc)
 {
 	return ((sp >> 3) ^ pc) * HASH_MULT >> 40;
@@ -158,7 +158,7 @@ static __always_inline u64 first_registers(struct walk *w)
 	return HAS_LINK ? w->first_fp ^ w->first_link * HASH_MULT : w->first_fp;
 }
 
-/* Whether the native walk of an entry holds. */
+/* Whether the native walk of an entry is still valid. */
 static __always_inline bool cached_native_holds(struct walk *w, struct unwind_info *p,
 						struct cached_walk *c)
 {
@@ -271,8 +271,8 @@ static __always_inline enum python_holds hold_frame(struct walk *w, struct unwin
 }
 
 /*
- * Some Python frames: few, so that the verifier, which goes through each of them, has little to do.
- * The barriers let it forget what it knows between the parts, else it goes each way for all of it.
+ * Checks some Python frames: few, so that the verifier, which follows each of them, has little to do. The
+ * barriers make it forget its state between the parts; otherwise it follows each branch for all of them.
  */
 BPF_GLOBAL int hold_frames(struct walk *w, struct unwind_info *p, struct cached_walk *c)
 {
@@ -336,7 +336,7 @@ static __always_inline struct cached_walk *find_native(struct walk *w, struct un
 	return 0;
 }
 
-/* Has the processor fetch the entry that is looked at first, while something else is done. */
+/* Makes the processor prefetch the entry that is searched first. */
 static __always_inline void cached_walk_touch(struct walk *w)
 {
 	struct cached_walk *c = target_cached_walk(cache_first(w->first_sp, w->first_pc));
@@ -347,8 +347,8 @@ static __always_inline void cached_walk_touch(struct walk *w)
 }
 
 /*
- * Finds the hash of a stack that user space has, without a walk, behind walk_open. Returns whether
- * it could. That memory was stable has been looked at then, whatever it returns.
+ * Finds the hash of a stack that user space has, without a walk, after walk_open. Returns whether
+ * it could. In either case, it has checked that memory was stable.
  */
 static __always_inline bool cached_walk_find(struct walk *w, struct unwind_info *p)
 {
@@ -365,9 +365,9 @@ static __always_inline bool cached_walk_find(struct walk *w, struct unwind_info 
 }
 
 /*
- * Adds a word to those that the walk depended on: to the last four, or to four more when they are
- * full or on another page. Where less than four are added, the last is there several times. How far
- * it has come is in memory, where the verifier does not follow it.
+ * Adds a word to the dependencies of the walk: to the last four, or to four more if they are full
+ * or on another page. If fewer than four are added, the last is repeated. The position is kept in
+ * memory, where the verifier does not track it.
  */
 static __always_inline void pack_word(struct walk *w, u64 at)
 {
@@ -422,8 +422,8 @@ static __always_inline bool pack_words(struct walk *w)
 }
 
 /*
- * Finds a place for a walk: the first that has none of this process, so that it is found at the
- * first look, else any.
+ * Finds a place for a walk: the first without a walk of this process, so that the first lookup
+ * finds it, else any.
  */
 static __always_inline struct cached_walk *cache_room(struct walk *w, u32 first)
 {
