@@ -133,7 +133,7 @@ var mayImport = map[string][]string{
 	"analysis/answer": {"analysis/advice", "analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/samples",
 		"analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":  {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/figures", "internal/varpath"},
+	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/allocator", "event/figures", "internal/varpath"},
 	"analysis/leaks": {"analysis/advice", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view",
 		"event", "heap", "internal/sorts", "internal/varpath"},
 	"analysis/leakdiff": {"analysis/leaks", "event", "internal/varpath"},

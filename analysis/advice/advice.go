@@ -12,24 +12,27 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // Evidence is what is known of memory that grows.
 type Evidence struct {
-	Layer    event.Layer
-	Holder   string         // as holders.Index.Owner; empty: not known
-	Facts    Facts          // facts that the holder scan found beside its name
-	Signs    Signs          // signs of the stacks that allocated it
-	Together Signs          // signs of all growth beside it that no other variable holds
-	Nodes    bool           // autograd nodes save most of it, and no variable is known to lead to them
-	Calls    bool           // it is a call of a module, most of whose blocks stay
-	Outside  bool           // PyTorch allocates in the same process, and this is not its memory
-	Grew     varpath.Growth // the container that has more elements than at an earlier reading; the zero value: not known
-	Unfit    bool           // its containers have a bound, and do not fit on the device when they are full
-	Longer   bool           // the number of its blocks stays the same: each is replaced by a longer one
-	Block    float64
+	Layer event.Layer
+	// Allocator is the framework's allocator. Advice that needs a function of PyTorch is for its own blocks only.
+	Allocator allocator.Allocator
+	Holder    string         // as holders.Index.Owner; empty: not known
+	Facts     Facts          // facts that the holder scan found beside its name
+	Signs     Signs          // signs of the stacks that allocated it
+	Together  Signs          // signs of all growth beside it that no other variable holds
+	Nodes     bool           // autograd nodes save most of it, and no variable is known to lead to them
+	Calls     bool           // it is a call of a module, most of whose blocks stay
+	Outside   bool           // PyTorch allocates in the same process, and this is not its memory
+	Grew      varpath.Growth // the container that has more elements than at an earlier reading; the zero value: not known
+	Unfit     bool           // its containers have a bound, and do not fit on the device when they are full
+	Longer    bool           // the number of its blocks stays the same: each is replaced by a longer one
+	Block     float64
 	// TensorKeys means that the dictionary which gets new keys has tensors as keys.
 	TensorKeys bool
 	// Inference means that no backward pass or optimizer ran while it grew.
@@ -84,7 +87,7 @@ const (
 
 // rules are the patterns. A specific rule comes before a general one that would also apply.
 var rules = []Rule{
-	{longer, func(e *Evidence) bool { return e.torch() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
+	{longer, func(e *Evidence) bool { return e.framework() && Named(e.Holder) && e.Signs.Has(Python) }, sayLonger},
 	{"outside", isOutside, constant("PyTorch's allocator knows nothing of this memory: it stays until the program frees it, as with " +
 		"cudaFree")},
 	{"pinned", isPinned, constant("this line pins new host memory in each step and keeps it: pin one buffer and reuse it")},
@@ -104,7 +107,7 @@ var rules = []Rule{
 	{"traceback", keepsTraceback, sayTraceback},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
-	{"tee", func(e *Evidence) bool { return e.torch() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
+	{"tee", func(e *Evidence) bool { return e.framework() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
 		"it has not read yet: read from both, or drop it", beforeTee)},
 	{"lazy_state", isLazyState, sayLazyState},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
@@ -124,25 +127,24 @@ var rules = []Rule{
 		constant("the graph of each step is kept: call .detach() on what one step hands to the next, or keep .item() of it")},
 	{"thread", isThread, constant("the graph of this thread's forward pass is kept: torch.no_grad() does not carry over to other threads, " +
 		"enter it on this thread")},
-	{"forward", func(e *Evidence) bool { return e.Calls && (!Named(e.Holder) || holdsGraph(e.Holder) || e.Nodes) },
-		constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
+	{"forward", isForward, constant("the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result")},
 	{"slice", isSlice, says("%s keeps slices, and each keeps the whole tensor that it is a part of: keep .clone() of the slice", variable)},
-	{"scalars", isScalar, constant("each block is one number: keep .item() of it in place of the tensor")},
+	{"scalars", isScalar, sayScalar},
 	{"activation", isActivation, constant("a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or " +
 		".item()")},
 	{"graph", isGraph, says("%s keeps the graph of its step: keep .item() or .detach() of it", keepers)},
 	{"threads", isThreads, sayThreads},
-	{"weak", func(e *Evidence) bool { return e.torch() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
+	{"weak", func(e *Evidence) bool { return e.framework() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
 		"that loses no key: a value that refers to its key keeps it, so refer to the key weakly", weakDictionary)},
-	{"suspended", func(e *Evidence) bool { return e.torch() && suspended(e) != "" }, says("%s keeps suspended calls, with the variables of "+
+	{"suspended", func(e *Evidence) bool { return e.framework() && suspended(e) != "" }, says("%s keeps suspended calls, with the variables of "+
 		"their frames: close() or cancel() those that nobody waits for", suspended)},
 	{"tensor_keys", func(e *Evidence) bool { return e.TensorKeys && isCache(e) }, says("%s has tensors as keys, and a tensor equals only "+
 		"itself: use a number or a text as the key", variable)},
-	{"objects", func(e *Evidence) bool { return e.torch() && keeper(e) != "" }, says("%s keeps its keys or elements, and they hold this "+
+	{"objects", func(e *Evidence) bool { return e.framework() && keeper(e) != "" }, says("%s keeps its keys or elements, and they hold this "+
 		"memory: delete what nobody needs, or refer to them weakly (weakref)", keeper)},
 	{"cache", isCache, says("%s gets more keys than it loses: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool {
-		return e.torch() && e.Grew.To > e.Grew.From && !e.Facts.Full && !holdsGraph(e.Holder)
+		return e.framework() && e.Grew.To > e.Grew.From && !e.Facts.Full && !holdsGraph(e.Holder)
 	}, sayGrew},
 }
 
@@ -153,7 +155,9 @@ func says(format string, name func(*Evidence) string) func(*Evidence) string {
 	return func(e *Evidence) string { return fmt.Sprintf(format, name(e)) }
 }
 
-func (e *Evidence) torch() bool { return e.Layer == event.LayerTorch }
+// framework reports whether a framework's allocator made the blocks, and torch whether PyTorch's did.
+func (e *Evidence) framework() bool { return e.Layer == event.LayerTorch }
+func (e *Evidence) torch() bool     { return e.framework() && e.Allocator == allocator.Torch }
 
 func isPinned(e *Evidence) bool { return e.Layer == event.LayerHost && e.Signs.Has(Python) }
 
@@ -177,7 +181,7 @@ func isContext(e *Evidence) bool {
 	return e.torch() && strings.HasPrefix(e.Holder, varpath.SelfKept) && contextAttribute(e) != ""
 }
 
-func isGarbage(e *Evidence) bool { return e.torch() && garbage(e.Holder) != "" }
+func isGarbage(e *Evidence) bool { return e.framework() && garbage(e.Holder) != "" }
 
 func sayCycle(e *Evidence) string {
 	class := garbage(e.Holder)
@@ -205,7 +209,7 @@ const longestHook = 36
 // isLinked recognises objects of one class that keep each other in a row.
 func isLinked(e *Evidence) bool {
 	_, rest, _ := strings.Cut(graphOf(e.Holder), "…")
-	return e.torch() && Named(e.Holder) && e.Facts.Links >= leastLinked && e.Facts.Link != "" && beforeLinks(e) != "" && !growsInside(rest)
+	return e.framework() && Named(e.Holder) && e.Facts.Links >= leastLinked && e.Facts.Link != "" && beforeLinks(e) != "" && !growsInside(rest)
 }
 
 func sayLinked(e *Evidence) string {
@@ -264,7 +268,7 @@ func isFinalizer(e *Evidence) bool {
 func isTimer(e *Evidence) bool {
 	loop, timer, ok := strings.Cut(e.Holder, "._scheduled[")
 	_, argument, args := strings.Cut(timer, "._args")
-	return e.torch() && ok && args && strings.Contains(loop, "loop") && !growsInside(argument)
+	return e.framework() && ok && args && strings.Contains(loop, "loop") && !growsInside(argument)
 }
 
 // mostInside is a number of elements that objects usually have inside, such as the layers of a cache.
@@ -309,7 +313,7 @@ func beforeTee(e *Evidence) string {
 func weakDictionary(e *Evidence) string { return strings.TrimSuffix(variable(e), ".data") }
 
 func isBounded(e *Evidence) bool {
-	return e.torch() && e.Unfit && !e.Facts.Cache && !holdsGraph(e.Holder)
+	return e.framework() && e.Unfit && !e.Facts.Cache && !holdsGraph(e.Holder)
 }
 
 func isHook(e *Evidence) bool { return e.torch() && hooked(e) != "" }
@@ -324,7 +328,7 @@ func sayTraceback(e *Evidence) string {
 		"error.with_traceback(None)"
 }
 
-func keepsTraceback(e *Evidence) bool { return e.torch() && raised(e) != "" }
+func keepsTraceback(e *Evidence) bool { return e.framework() && raised(e) != "" }
 
 // isLazyState recognises the state of an optimizer that does not have it for all of its parameters.
 func isLazyState(e *Evidence) bool {
@@ -375,7 +379,7 @@ func sayInference(e *Evidence) string {
 
 // isThreads recognises a variable of a function that many threads run at once.
 func isThreads(e *Evidence) bool {
-	return e.torch() && e.Facts.Threads >= leastThreads && Named(e.Holder) && !varies(e.Holder) && varpath.Parse(e.Holder).Where != ""
+	return e.framework() && e.Facts.Threads >= leastThreads && Named(e.Holder) && !varies(e.Holder) && varpath.Parse(e.Holder).Where != ""
 }
 
 func sayThreads(e *Evidence) string {
@@ -407,6 +411,18 @@ func isThread(e *Evidence) bool {
 	return e.torch() && e.Signs.Has(Worker) && holdsGraph(e.Holder) && e.UsualEnd != phases.Backward
 }
 
+// isForward recognises a call of a module most of whose blocks stay.
+func isForward(e *Evidence) bool {
+	return e.Allocator == allocator.Torch && e.Calls && (!Named(e.Holder) || holdsGraph(e.Holder) || e.Nodes)
+}
+
+func sayScalar(e *Evidence) string {
+	if e.Allocator != allocator.Torch {
+		return "each block is one number: keep float() of it in place of the array"
+	}
+	return "each block is one number: keep .item() of it in place of the tensor"
+}
+
 func isScalar(e *Evidence) bool { return e.Block > 0 && e.Block <= scalarBytes }
 
 func isActivation(e *Evidence) bool {
@@ -423,4 +439,4 @@ func isOutside(e *Evidence) bool {
 	return e.Layer == event.LayerDevice && e.Outside && e.Signs.Has(Python)
 }
 
-func isCache(e *Evidence) bool { return e.torch() && keysVary(e.Holder) }
+func isCache(e *Evidence) bool { return e.framework() && keysVary(e.Holder) }

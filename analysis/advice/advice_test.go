@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
@@ -356,6 +357,19 @@ func TestNothing(t *testing.T) {
 	} {
 		require.Empty(t, Text(&e), "%+v", e)
 	}
+}
+
+// TestOtherFrameworks: blocks of another framework's allocator get no advice that needs PyTorch's functions.
+func TestOtherFrameworks(t *testing.T) {
+	for name, p := range proofs {
+		e := p.is
+		e.Layer, e.Allocator = orTorch(e.Layer), allocator.BFC
+		if e.Layer == event.LayerTorch {
+			require.NotRegexp(t, `torch|\.detach|\.item\(|\.clone|grad|hook|autocast|parameter|optimizer`, Text(&e), name)
+		}
+	}
+	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "losses[0..9]", Block: 4}), "keep float() of it")
+	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "cache['a'..'z']"}), "give it a limit")
 }
 
 // TestSentences: names are filled in as a reader would call the variable.

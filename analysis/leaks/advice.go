@@ -31,7 +31,7 @@ type proof struct {
 // Advice returns what to do if the pattern of the finding is proved; otherwise "".
 func (f *Finding) Advice() string {
 	e := &advice.Evidence{
-		Layer: f.Layer, Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
+		Layer: f.Layer, Allocator: f.Device.Allocator(), Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
 		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
 		Inference: f.proof.inference, TensorKeys: f.proof.tensorKeys,
 		Longer: f.Blocks == 0 && f.Requested > 0,

@@ -9,8 +9,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// allocatorFuncs begin the names of the caching allocators' own functions and of their reports. Source: PyTorch,
-// c10/core/Allocator.h, c10/core/CachingDeviceAllocator.h and c10/{cuda,hip,xpu}/*CachingAllocator.cpp.
+// allocatorFuncs begin the names of the allocators' own functions, of their reports and of what a framework calls them through. Source:
+// PyTorch, c10/core/Allocator.h, c10/core/CachingDeviceAllocator.h and c10/{cuda,hip,xpu}/*CachingAllocator.cpp.
 var allocatorFuncs = []string{
 	"c10::reportMemoryUsageToProfiler",
 	"c10::reportOutOfMemoryToProfiler",
@@ -21,6 +21,13 @@ var allocatorFuncs = []string{
 	"c10::CachingDeviceAllocator",
 	"at::mps::MPSAllocator::", // ATen/mps/MPSAllocator.mm
 	"at::mps::HeapAllocator::",
+	"tsl::BFCAllocator::", // XLA, xla/tsl/framework/bfc_allocator.h; also what TensorFlow's kernels ask it through
+	"tensorflow::BFCAllocator::",
+	"tensorflow::Tensor::Tensor",
+	"tensorflow::OpKernelContext::",
+	"stream_executor::TfAllocatorAdapter::",
+	"stream_executor::MultiDeviceAdapter::",
+	"rmm::", // RAPIDS, cpp/include/rmm
 }
 
 // allocatorModules begin the names of the libraries whose functions without a symbol are the caching allocator: its

@@ -35,6 +35,11 @@ func TestPresent(t *testing.T) {
 		"only the leaf's run": {report + " a.so!f libc10_cuda.so!? " + own, "a.so!f libc10_cuda.so!? " + own},
 		"anonymous elsewhere": {report + " liba.so!? " + own, "liba.so!? " + own},
 		"no module":           {"!f " + own, "!f " + own},
+		"BFC": {
+			"libtensorflow_framework.so.2!tsl::BFCAllocator::AddTraceMe libtensorflow_framework.so.2!tsl::BFCAllocator::AllocateRaw " +
+				"libtensorflow_framework.so.2!tensorflow::Tensor::Tensor libtensorflow_cc.so.2!tensorflow::OpKernelContext::allocate_output " +
+				"libtensorflow_cc.so.2!tensorflow::MklMatMulOp::Compute " + own,
+			"libtensorflow_cc.so.2!tensorflow::MklMatMulOp::Compute " + own},
 		"driver call stays": {"libcuda.so.580.65!cuMemAlloc_v2 libcudart.so.13!? libcudart.so.13!cudaMalloc a.so!f " + own,
 			"libcuda.so.580.65!cuMemAlloc_v2 libcudart.so.13!? libcudart.so.13!cudaMalloc a.so!f " + own},
 		"start-up goes": {own + " python!eval python!Py_RunMain python!main libc.so.6!__libc_start_main", own},
