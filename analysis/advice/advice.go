@@ -107,8 +107,9 @@ var rules = []Rule{
 	{"traceback", keepsTraceback, sayTraceback},
 	{"finalize", isFinalizer, constant("weakref.finalize() keeps the object by its callback, a method of it: " +
 		"pass a function that does not refer to it")},
-	{"tee", func(e *Evidence) bool { return e.framework() && beforeTee(e) != "" }, says("%s is an iterator of itertools.tee(), which keeps what "+
-		"it has not read yet: read from both, or drop it", beforeTee)},
+	{"tee", func(e *Evidence) bool { return e.framework() && beforeTee(e) != "" },
+		says("%s is an iterator of itertools.tee(), which keeps what "+
+			"it has not read yet: read from both, or drop it", beforeTee)},
 	{"lazy_state", isLazyState, sayLazyState},
 	{"optimizers", isOptimizers, says("%s keeps every optimizer, each with state of its own: reuse one, or drop the old ones", variable)},
 	{"parameters", isParameters, says("%s gets new parameters again and again: make them once, or remove the old ones", owner)},
@@ -136,8 +137,9 @@ var rules = []Rule{
 	{"threads", isThreads, sayThreads},
 	{"weak", func(e *Evidence) bool { return e.framework() && e.Facts.Weak && varies(e.Holder) }, says("%s is a WeakKeyDictionary "+
 		"that loses no key: a value that refers to its key keeps it, so refer to the key weakly", weakDictionary)},
-	{"suspended", func(e *Evidence) bool { return e.framework() && suspended(e) != "" }, says("%s keeps suspended calls, with the variables of "+
-		"their frames: close() or cancel() those that nobody waits for", suspended)},
+	{"suspended", func(e *Evidence) bool { return e.framework() && suspended(e) != "" },
+		says("%s keeps suspended calls, with the variables of "+
+			"their frames: close() or cancel() those that nobody waits for", suspended)},
 	{"tensor_keys", func(e *Evidence) bool { return e.TensorKeys && isCache(e) }, says("%s has tensors as keys, and a tensor equals only "+
 		"itself: use a number or a text as the key", variable)},
 	{"objects", func(e *Evidence) bool { return e.framework() && keeper(e) != "" }, says("%s keeps its keys or elements, and they hold this "+

@@ -368,7 +368,8 @@ func TestOtherFrameworks(t *testing.T) {
 			require.NotRegexp(t, `torch|\.detach|\.item\(|\.clone|grad|hook|autocast|parameter|optimizer`, Text(&e), name)
 		}
 	}
-	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "losses[0..9]", Block: 4}), "keep float() of it")
+	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "losses[0..9]", Block: 4}),
+		"keep float() of it")
 	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "cache['a'..'z']"}), "give it a limit")
 }
 
