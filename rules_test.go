@@ -60,11 +60,13 @@ var mayImport = map[string][]string{
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "cpython/cells", "cpython/pyobject", "event/allocator", "inspect", "inspect/frameworks", "inspect/holders/internal/arrays",
+		"cpython", "cpython/cells", "cpython/pyobject", "event/allocator", "inspect", "inspect/bfc", "inspect/frameworks",
+		"inspect/holders/internal/arrays", "inspect/holders/internal/handles",
 		"inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop",
 		"inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
+	"inspect/holders/internal/handles":     {"cpython/pyobject"},
 	"inspect/holders/internal/arrays":      {"cpython/pyobject", "inspect/holders/internal/memory", "process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
 	"inspect/holders/internal/objgraph": {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout",

@@ -45,6 +45,7 @@ func TestJAX(t *testing.T) {
 	screen := c.stdout.String()
 	require.Regexp(t, `GROWING +jax_keeps.py:\d+ step keeps 1\.0 MiB more each step`, joinedLines(screen))
 	require.Contains(t, screen, "kept.append(twice(z))")
+	require.Regexp(t, `\n  kept\[0\.\.2\d\d\] `, screen)
 	live := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals().Accounts
 	require.Len(t, live, 1)
 	require.Equal(t, "cuda:0", live[0].Device.String())

@@ -34,7 +34,7 @@ type facts struct {
 
 var known = map[Allocator]facts{
 	Torch: {title: "PyTorch", totals: true, sizedFrees: true, simulated: true, held: true},
-	BFC:   {title: "BFC", sizedFrees: true},
+	BFC:   {title: "BFC", sizedFrees: true, held: true},
 	CuPy:  {title: "CuPy", held: true},
 	RMM:   {title: "RMM", sizedFrees: true},
 	OTel:  {title: "OpenTelemetry", sampled: true},

@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/arrays"
+	"github.com/gputrace/gputrace/inspect/holders/internal/handles"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -17,16 +18,25 @@ import (
 // findObjects looks for the objects of PyTorch and of CuPy in the process's own memory.
 func (r *reading) findObjects() {
 	r.leaves = r.newLeaves()
+	var scans []func(addr uint64, page []byte) bool
 	if r.heap != nil {
 		im, done := r.probe()
 		r.arrays = arrays.New(r.heap, im)
+		if len(r.options.BFC) > 0 {
+			r.handles = handles.New(r.heap, im)
+		}
 		done()
 	}
+	if r.arrays != nil {
+		scans = append(scans, r.arrays.Scan)
+	}
+	if r.handles != nil {
+		scans = append(scans, r.handles.Scan)
+	}
+	r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi(), scans...)
 	if r.arrays == nil {
-		r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi())
 		return
 	}
-	r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi(), r.arrays.Scan)
 	r.arrays.Find(r.im)
 	if !r.arrays.Known() {
 		r.note("the layout of CuPy's arrays was not found: no array leads to a block of a pool")
@@ -119,6 +129,9 @@ func (c *counted) addObject(t *torchlayout.Reader, object uint64, found []objgra
 func (a *assembly) addArray(out []Tensor, b *Block, g *target, found []objgraph.Holder) []Tensor {
 	t := a.torchNow()
 	im := t.Image()
+	if g.handle {
+		return append(out, Tensor{Object: g.object, Class: cutText(t.Heap().TypeOf(im, g.object).Short()), RequiresGrad: No})
+	}
 	if !a.arrays.IsArray(im, g.object) {
 		return out
 	}
@@ -132,7 +145,7 @@ func (a *assembly) addArray(out []Tensor, b *Block, g *target, found []objgraph.
 	return append(out, s)
 }
 
-// whyArray says why a block of CuPy's pool has no path.
+// whyArray says why a block of another framework than PyTorch has no path.
 func (a *assembly) whyArray(b *Block, block int, known bool) {
 	switch {
 	case known:

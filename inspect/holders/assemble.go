@@ -51,7 +51,7 @@ func (r *reading) assemble(live *liveBlocks) error {
 	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks)),
 		chosen: make([]choice, len(live.blocks))}
 	a.holders = r.graph.Holders()
-	if !r.frozen && (r.torch.KnowsTensors() || r.knowsArrays()) {
+	if !r.frozen && (r.torch.KnowsTensors() || r.knowsArrays() || r.knowsHandles()) {
 		done, err := a.readAgain()
 		if err != nil {
 			return err
@@ -113,6 +113,9 @@ func (a *assembly) mapped() (regions []memory.Region, present []memory.Run, ok b
 // still in the block.
 func (r *reading) uses(t *torchlayout.Reader, g *target, b *Block) bool {
 	from, size := b.span()
+	if g.handle {
+		return r.handles.InBlock(t.Image(), g.object, from, size)
+	}
 	if g.array {
 		return r.arrays.InBlock(t.Image(), g.object, from, size)
 	}
@@ -246,7 +249,7 @@ func (a *assembly) name(block, from int) {
 		a.why(b, block, len(all) > 0)
 		return
 	}
-	b.Path = a.pathOf(&all[best], 0)
+	b.Path = withoutHandle(a.pathOf(&all[best], 0), b.Allocator)
 	if a.unread && b.Path[0].Kind == StepNative { // a variable of Python may well lead to it
 		b.Path, b.Why = nil, a.report.NoPython
 		return
@@ -588,7 +591,7 @@ func (a *assembly) why(b *Block, block int, known bool) {
 	switch {
 	case b.State == inspect.StatePending:
 		b.Category = CategoryPending
-	case b.Allocator == allocator.CuPy:
+	case b.Allocator != allocator.Torch:
 		a.whyArray(b, block, known)
 	case !a.torch.KnowsTensors():
 		b.Why = "the layout of PyTorch's tensors was not found"

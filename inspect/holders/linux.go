@@ -38,12 +38,13 @@ func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) 
 	report := &Report{PID: p.PID}
 	report.setVersions(p)
 	torch, absent := inspect.Find(p)
-	if absent != nil && (report.CuPy == "" || !errors.Is(absent, inspect.ErrNoAllocator) && !errors.Is(absent, inspect.ErrOtherBackend)) {
-		return nil, absent
-	}
 	options := Options{}
 	if o != nil {
 		options = *o
+	}
+	another := report.CuPy != "" || len(options.BFC) > 0
+	if absent != nil && (!another || !errors.Is(absent, inspect.ErrNoAllocator) && !errors.Is(absent, inspect.ErrOtherBackend)) {
+		return nil, absent
 	}
 	if options.MaxHeld == 0 {
 		held, err := roomToRead()

@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect/holders/internal/arrays"
+	"github.com/gputrace/gputrace/inspect/holders/internal/handles"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -33,6 +34,7 @@ type reading struct {
 	leaves     *memory.Leaves
 	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
 	arrays     *arrays.Reader       // nil: the program has no CuPy
+	handles    *handles.Reader      // nil: the program has neither TensorFlow nor JAX, or its allocators are not known
 	torch      *torchlayout.Reader
 	attributes *torchlayout.Attributes
 	graph      *objgraph.Graph
@@ -55,6 +57,7 @@ type target struct {
 	data    uint64 // address of the memory
 	goal    uint32
 	array   bool
+	handle  bool // it is an array of TensorFlow or JAX
 }
 
 func read(ctx context.Context, p system, code *torchlayout.Code, report *Report, o *Options) (*Report, error) {
@@ -113,8 +116,14 @@ const (
 // live reads the allocator's map.
 func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
 	l, err := r.p.live(r.ctx, mapTimeout)
-	if err != nil || r.arrays == nil {
-		return l, err
+	if err != nil {
+		return nil, err
+	}
+	if err := r.addBFC(l); err != nil {
+		return nil, err
+	}
+	if r.arrays == nil {
+		return l, nil
 	}
 	return l, r.addArrays(l)
 }
@@ -355,6 +364,7 @@ func (r *reading) proved() (*pyobject.Heap, error) {
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.
 func (r *reading) findTargets(live *liveBlocks) {
 	r.findArrays(live)
+	r.findHandles(live)
 	t := r.torch
 	if !t.KnowsTensors() {
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect/bfc"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
@@ -86,6 +87,17 @@ func (s *pools) read(ctx context.Context, pid int, out *reconcile.State) error {
 		}
 	}
 	return nil
+}
+
+// use calls read with the allocators, which nobody else reads meanwhile.
+func (s *pools) use(read func(all []scan.BFC) (*scan.Report, error)) (*scan.Report, error) {
+	s.using.Lock()
+	defer s.using.Unlock()
+	var all []scan.BFC
+	for _, p := range s.all() {
+		all = append(all, scan.BFC{Device: int(p.device.Index), Allocator: p.reader})
+	}
+	return read(all)
 }
 
 // addPool adds one allocator to the observation of its device.

@@ -180,7 +180,9 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 }
 
 func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
-	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(ctx, i.process, nil) })
+	report, err := within(ctx, func() (*scan.Report, error) {
+		return i.pools.use(func(all []scan.BFC) (*scan.Report, error) { return scan.Read(ctx, i.process, &scan.Options{BFC: all}) })
+	})
 	if err != nil {
 		return nil, absent(i.process.Blame(err))
 	}
