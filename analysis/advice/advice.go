@@ -146,7 +146,7 @@ var rules = []Rule{
 		"memory: delete what nobody needs, or refer to them weakly (weakref)", keeper)},
 	{"cache", isCache, says("%s gets more keys than it loses: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool {
-		return e.framework() && e.Grew.To > e.Grew.From && !e.Facts.Full && !holdsGraph(e.Holder)
+		return e.framework() && e.Grew.To > e.Grew.From && (e.Facts.Most == 0 || e.Facts.State) && !holdsGraph(e.Holder)
 	}, sayGrew},
 }
 
@@ -335,7 +335,8 @@ func keepsTraceback(e *Evidence) bool { return e.framework() && raised(e) != "" 
 // isLazyState recognises the state of an optimizer that does not have it for all of its parameters.
 func isLazyState(e *Evidence) bool {
 	before, _, ok := strings.Cut(e.Holder, statePart)
-	return e.torch() && ok && !varies(before) && e.Signs.Has(Optimizer) && e.Facts.Length < e.Facts.Most
+	return e.torch() && ok && !varies(before) && e.Signs.Has(Optimizer) && e.Facts.State && !e.Facts.Moved &&
+		e.Facts.Length < e.Facts.Most
 }
 
 func sayLazyState(e *Evidence) string {

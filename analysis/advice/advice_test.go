@@ -155,11 +155,13 @@ var proofs = map[string]struct {
 	},
 	"lazy_state": {
 		is: Evidence{Holder: "main() local opt.state[109 keys]['exp_avg']", Signs: Python | Optimizer,
-			Facts: Facts{Length: 109, Most: 165}},
+			Facts: Facts{Length: 109, Most: 165, State: true}},
 		says: "opt makes the state of a parameter in its first step with a gradient: 109 of its 165 parameters had one",
 		not: map[string]Evidence{
-			"all have one": {Holder: "opt.state[9 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 9, Most: 9}},
-			"several":      {Holder: "made[0..9].state[4 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 3, Most: 9}},
+			"all have one": {Holder: "opt.state[9 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 9, Most: 9, State: true}},
+			"more come": {Holder: "opt.state[9 keys]['exp_avg']", Signs: Python | Optimizer,
+				Facts: Facts{Length: 9, Most: 19, State: true, Moved: true}},
+			"several": {Holder: "made[0..9].state[4 keys]['exp_avg']", Signs: Python | Optimizer, Facts: Facts{Length: 3, Most: 9}},
 		},
 	},
 	"optimizers": {

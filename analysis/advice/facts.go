@@ -39,7 +39,7 @@ func FactsOf(holder string, all map[string]Facts) Facts {
 		}
 		out.Cache, out.Cycle = out.Cache && f.Cache, cmp.Or(out.Cycle, f.Cycle)
 		out.Containers, out.Moved = max(out.Containers, f.Containers), out.Moved || f.Moved
-		out.Written = out.Written || f.Written
+		out.Written, out.State = out.Written || f.Written, out.State || f.State
 		out.Slice, out.Weak, out.Full = out.Slice && f.Slice, out.Weak && f.Weak, out.Full && f.Full
 		out.Queue = out.Queue && f.Queue
 		if out.Length, out.Was = max(out.Length, f.Length), max(out.Was, f.Was); out.Most != f.Most {

@@ -35,6 +35,6 @@ func (l *Lengths) See(name string, now *Facts, time uint64) {
 	case was.Most < now.Most || now.Each > was.Each+was.Each/elementShare:
 		now.Moved = true
 	case was.Most == now.Most:
-		now.Was, now.Moved = was.Length, false
+		now.Was = was.Length
 	}
 }

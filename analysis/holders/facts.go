@@ -84,11 +84,9 @@ func (g *gathered) add(b *scan.Block) {
 			if g.Cycle == "" && len(s.Cycle) > 0 {
 				g.Cycle = strings.TrimPrefix(s.Cycle.String(), "garbage ")
 			}
-		case scan.StepGradFn:
+		case scan.StepNext, scan.StepGradFn, scan.StepNative:
 			chain++
-			g.Written = g.Written || s.Name == writeNode
-		case scan.StepNext, scan.StepNative:
-			chain++
+			g.Written = g.Written || i > 0 && b.Path[i-1].Name == writeNode && s.Kind == scan.StepNext && s.Index == writtenPart
 		case scan.StepElided:
 			if s.Name == "" {
 				chain += int(s.Index)
@@ -172,9 +170,15 @@ const (
 func isState(s *scan.Step) bool { return s.Name == "state" && s.Type == "defaultdict" }
 
 // grows reports whether memory in the container grows by its elements: all are alike, and none of them grows by itself. held is how
-// many hold blocks, whatever these are called. Parameters differ in size, and the state of one never grows.
+// many hold blocks, whatever these are called. Parameters differ in size, but the state of each is a few blocks; one with more is a list.
 func (c *bounded) grows(held uint64) bool {
 	if c.state {
+		each := map[uint64]int{}
+		for k := range c.blocks {
+			if each[k[0]]++; each[k[0]] > stateBlocks {
+				return false
+			}
+		}
 		return true
 	}
 	var sum, most uint64
@@ -191,9 +195,11 @@ const outsideShare = 8
 // writeNode is the node of autograd that a write to a part of a tensor makes (torch/csrc/autograd/functions/tensor.h).
 const writeNode = "CopySlices"
 
-// stateRoom: an optimizer that gets parameters again and again has no state for the newest. If less than 1/stateRoom of them have none,
-// one reading does not tell it from an optimizer whose parameters get their state late.
-const stateRoom = 8
+// writtenPart is the index of the step to what was written; other steps lead to what the tensor was before.
+const writtenPart = -1
+
+// stateBlocks is the most blocks that an optimizer of PyTorch keeps of a parameter on a device: exp_avg, exp_avg_sq, max_exp_avg_sq and step.
+const stateBlocks = 4
 
 // bounds sums up the containers with a bound. One of which the elements are not alike leaves none.
 func (g *gathered) bounds() {
@@ -207,7 +213,7 @@ func (g *gathered) bounds() {
 			return
 		}
 		length, most, elements = length+c.length, most+c.most, elements+uint64(len(c.elements))
-		g.Moved = g.Moved || c.state && stateRoom*(c.most-min(c.most, c.length)) < c.most
+		g.State = g.State || c.state
 		for _, b := range c.elements {
 			bytes += b
 		}

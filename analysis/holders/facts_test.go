@@ -162,8 +162,8 @@ func TestLinks(t *testing.T) {
 	require.Equal(t, `a\x1b[2J`, facts(row(3, "a\x1b[2J")).Link)
 }
 
-// TestStateOfAnOptimizer: the state of an optimizer has a bound though the blocks of its elements differ in size, but it is never full,
-// and of one that lacks few elements it is not known whether the optimizer gets parameters again and again.
+// TestStateOfAnOptimizer: the state of an optimizer has a bound though the blocks of its elements differ in size, but it is never full. If
+// an element has many blocks, the state is something else.
 func TestStateOfAnOptimizer(t *testing.T) {
 	state := func(length, most uint64) []scan.Block {
 		var out []scan.Block
@@ -179,13 +179,22 @@ func TestStateOfAnOptimizer(t *testing.T) {
 		}
 		return out
 	}
-	for room, moved := range map[uint64]bool{0: true, 1: true, 2: false, 8: false} {
+	for _, room := range []uint64{0, 1, 8} {
 		facts := New(&scan.Report{Blocks: state(8, 8+room)}).Facts()
 		require.Len(t, facts, 1)
 		for _, f := range facts {
 			require.Equal(t, figures.HolderFacts{
-				Length: 8, Most: 8 + room, Each: (90<<20 + 7*512) / 8, Moved: moved, Category: f.Category,
+				Length: 8, Most: 8 + room, Each: (90<<20 + 7*512) / 8, State: true, Category: f.Category,
 			}, f)
 		}
+	}
+	list := state(2, 8)
+	for i := range 5 {
+		b := list[0]
+		b.Addr = uint64(0x900000 + 0x1000*i)
+		list = append(list, b)
+	}
+	for _, f := range New(&scan.Report{Blocks: list}).Facts() {
+		require.Zero(t, f.Most)
 	}
 }

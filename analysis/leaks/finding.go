@@ -267,9 +267,10 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 
 // findingsOf returns the finding of a line, or one for each container if several hold what it allocates.
 func (d *detector) findingsOf(k lineKey, g []risen, steps *Steps, o *Options) []Finding {
+	rises := d.trends(k, g)
 	names, parts := d.byContainer(g, o)
-	if len(names) == 0 {
-		return []Finding{d.finding(k, g, d.trends(k, g), steps, o)}
+	if len(names) == 0 || len(rises) < len(g) { // the line grows by more than its sites
+		return []Finding{d.finding(k, g, rises, steps, o)}
 	}
 	var out []Finding
 	for i, name := range names {

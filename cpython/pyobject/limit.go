@@ -93,7 +93,7 @@ func (l *Limits) search(owner, container uint64, name string) (length, most uint
 	if class == nil || name == "" || !ok {
 		return 0, 0, false
 	}
-	if name == stateName && class.kind != kindModule {
+	if name == stateName && isOptimizer(class) {
 		most = l.parameters(owner, class)
 		return length, most, most > 0
 	}
@@ -186,9 +186,21 @@ const (
 	stateName  = "state"
 	groupsName = "param_groups"
 	paramsName = "params"
+
+	optimizerName = "Optimizer"
 	// maxGroups bounds the groups of an optimizer that are looked at.
 	maxGroups = 4096
 )
+
+// isOptimizer reports whether a class is derived from one that is called Optimizer.
+func isOptimizer(t *Type) bool {
+	for ; t != nil; t = t.Base {
+		if t.Short() == optimizerName {
+			return true
+		}
+	}
+	return false
+}
 
 // parameters returns the number of parameters of an optimizer, in all of its groups; 0: the object is no optimizer, or some group
 // could not be read.

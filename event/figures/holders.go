@@ -18,8 +18,9 @@ type HolderFacts struct {
 	Length     uint64 `json:"length,omitempty"`     // elements of the containers with a bound that hold its blocks, which are alike
 	Most       uint64 `json:"most,omitempty"`       // elements that these containers can hold; 0: there is no bound, or it is not known
 	Containers int    `json:"containers,omitempty"` // number of these containers, if there are several
-	Moved      bool   `json:"moved,omitempty"`      // Most or Each has grown since the first reading, or Most may grow
+	Moved      bool   `json:"moved,omitempty"`      // Most or Each has grown since the first reading: they are others, or their elements grow
 	Full       bool   `json:"full,omitempty"`       // all containers with a bound that lead to its blocks have reached it
+	State      bool   `json:"state,omitempty"`      // these containers are the state of optimizers, Most the number of their parameters
 	Was        uint64 `json:"was,omitempty"`        // Length at the first reading, if Most and Each were about the same; 0: not known
 	Each       uint64 `json:"each,omitempty"`       // bytes of its blocks for an element of these containers, on average
 	Queue      bool   `json:"queue,omitempty"`      // a queue.Queue or an asyncio.Queue, or a class alike, has them in its container
