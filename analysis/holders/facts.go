@@ -86,7 +86,7 @@ func (g *gathered) add(b *scan.Block) {
 			}
 		case scan.StepNext, scan.StepGradFn, scan.StepNative:
 			chain++
-			g.Written = g.Written || i > 0 && b.Path[i-1].Name == writeNode && s.Kind == scan.StepNext && s.Index == writtenPart
+			g.Written = g.Written || i > 0 && b.Path[i-1].Name == writeNode && s.Kind == scan.StepNext && s.Index != formerTensor
 		case scan.StepElided:
 			if s.Name == "" {
 				chain += int(s.Index)
@@ -195,8 +195,8 @@ const outsideShare = 8
 // writeNode is the node of autograd that a write to a part of a tensor makes (torch/csrc/autograd/functions/tensor.h).
 const writeNode = "CopySlices"
 
-// writtenPart is the index of the step to what was written; other steps lead to what the tensor was before.
-const writtenPart = -1
+// formerTensor is the index of the step to what the tensor was before. The others lead to what was written, or to its function.
+const formerTensor = 0
 
 // stateBlocks is the most blocks that an optimizer of PyTorch keeps of a parameter on a device: exp_avg, exp_avg_sq, max_exp_avg_sq and step.
 const stateBlocks = 4
