@@ -201,7 +201,9 @@ func TestStateOfAnOptimizer(t *testing.T) {
 
 // TestWritten: the graph of a buffer goes through what was written into it, not only on to what the buffer was before.
 func TestWritten(t *testing.T) {
-	node := func(kind scan.StepKind, class string, from int64) scan.Step { return scan.Step{Kind: kind, Name: class, Index: from} }
+	node := func(kind scan.StepKind, class string, from int64) scan.Step {
+		return scan.Step{Kind: kind, Name: class, Index: from}
+	}
 	for index, want := range map[int64]bool{-1: true, 0: false, 1: true} {
 		b := held(1, scan.CategoryTensor, route(mainModule(), attribute("memory"), node(scan.StepGradFn, "CopySlices", 0),
 			node(scan.StepNext, "CopySlices", 0), node(scan.StepNext, "MulBackward0", index)))

@@ -14,9 +14,8 @@ import (
 // addBFC adds the blocks of the allocators of TensorFlow and JAX. An allocator that cannot be read, or is too busy, is left out: then
 // nothing is known of its blocks.
 func (r *reading) addBFC(live *liveBlocks) error {
-	for i := range r.options.BFC {
-		a := &r.options.BFC[i]
-		s, err := a.Allocator.Read(r.ctx, r.p.clock)
+	for a, device := range r.options.BFC {
+		s, err := a.Read(r.ctx, r.p.clock)
 		switch {
 		case r.ctx.Err() != nil:
 			return err
@@ -29,7 +28,7 @@ func (r *reading) addBFC(live *liveBlocks) error {
 		if len(live.devices) == 0 {
 			live.time = s.From
 		}
-		live.addAllocator(a.Device, s)
+		live.addAllocator(device, s)
 	}
 	if len(r.options.BFC) > 0 {
 		live.sort()

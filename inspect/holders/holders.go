@@ -38,14 +38,9 @@ type Options struct {
 	// Others is how many paths are given at most for each block, beside the best one: Block.Others. The number of
 	// holders is always counted.
 	Others int
-	// BFC are the allocators of TensorFlow and JAX in the process. Without them the holders of their blocks are not looked for.
-	BFC []BFC
-}
-
-// BFC is a tsl::BFCAllocator of the process, on Linux.
-type BFC struct {
-	Device    int            // as the program numbers it
-	Allocator *bfc.Allocator // used by nobody else during the reading
+	// BFC are the allocators of TensorFlow and JAX in the process (tsl::BFCAllocator), each with the device as the program numbers it. Nobody
+	// else may use them meanwhile. Without them the holders of their blocks are not looked for.
+	BFC map[*bfc.Allocator]int
 }
 
 // Report says who holds a process's GPU memory.

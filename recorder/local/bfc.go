@@ -90,12 +90,12 @@ func (s *pools) read(ctx context.Context, pid int, out *reconcile.State) error {
 }
 
 // use calls read with the allocators, which nobody else reads meanwhile.
-func (s *pools) use(read func(all []scan.BFC) (*scan.Report, error)) (*scan.Report, error) {
+func (s *pools) use(read func(all map[*bfc.Allocator]int) (*scan.Report, error)) (*scan.Report, error) {
 	s.using.Lock()
 	defer s.using.Unlock()
-	var all []scan.BFC
+	all := map[*bfc.Allocator]int{}
 	for _, p := range s.all() {
-		all = append(all, scan.BFC{Device: int(p.device.Index), Allocator: p.reader})
+		all[p.reader] = int(p.device.Index)
 	}
 	return read(all)
 }
