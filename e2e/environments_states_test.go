@@ -255,7 +255,7 @@ func TestPaused(t *testing.T) {
 			require.Equal(t, 0, c.code(t), c.stderr.String())
 			require.Contains(t, c.stderr.String(), want)
 			report, _, _ := runs(t, "report", c.out())
-			require.Contains(t, flat(report), "UNKNOWN nothing was allocated or freed in")
+			require.Contains(t, flat(report), "UNKNOWN no allocation or free was seen in")
 			require.Contains(t, flat(report), ": the process was "+want)
 
 			c = startCommand(t, p)

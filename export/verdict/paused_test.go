@@ -19,9 +19,9 @@ import (
 func TestPaused(t *testing.T) {
 	const paused = "stopped by a signal (kill -CONT 7 continues it)"
 	a := &answer.Answer{Leaks: &leaks.Report{}, Duration: 2 * time.Second}
-	require.Equal(t, "UNKNOWN  nothing was allocated or freed in 2.0 s", Of(a).String())
+	require.Equal(t, "UNKNOWN  no allocation or free was seen in 2.0 s", Of(a).String())
 	a.Paused = paused
-	require.Equal(t, "UNKNOWN  nothing was allocated or freed in 2.0 s: the process was "+paused, Of(a).String())
+	require.Equal(t, "UNKNOWN  no allocation or free was seen in 2.0 s: the process was "+paused, Of(a).String())
 	require.Empty(t, Of(a).Notes)
 	a.Events, a.Leaks.Verdict = 1, leaks.Steady
 	require.Equal(t, []Note{{"paused", "the process was " + paused + " when the recording ended"}}, Of(a).Notes)

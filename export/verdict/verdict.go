@@ -58,7 +58,7 @@ func ofGrowth(a *answer.Answer) *Text {
 	case r == nil:
 		return nil
 	case r.Verdict != leaks.Growing && a.Events == 0:
-		t := &Text{Word: Unknown, Text: "nothing was allocated or freed in " + table.Duration(a.Length())}
+		t := &Text{Word: Unknown, Text: "no allocation or free was seen in " + table.Duration(a.Length())}
 		if a.Paused != "" {
 			t.Text += ": the process was " + a.Paused
 		}

@@ -14,8 +14,10 @@ const (
 	maxSample, leastFound = 48, 3
 	// mostShare and restShare are the parts of the arrays that the first way, and a further one, must lead to blocks: 1/mostShare.
 	mostShare, restShare = 2, 4
-	// maxSteps is the length of a way: from TensorFlow's variable it is 6, from JAX's array 7 through its interface for plugins.
-	maxSteps = 8
+	// maxSteps is the length of a way: from TensorFlow's variable it is 6, from JAX's array 8 through its interface for plugins.
+	maxSteps = 10
+	// maxFollowed bounds the pointers that one search follows, of all arrays together.
+	maxFollowed = 8 << 20
 	// nodeBytes is how much of an object of C++ is searched at most, and maxWays how many ways are followed further.
 	nodeBytes, maxWays = 0x200, 512
 	// maxOfClass is the number of ways of one class.
@@ -123,14 +125,14 @@ func (r *Reader) search(im pyobject.Image, k int, objects []uint64, share int, i
 	if t := r.h.TypeAt(im, r.types[k]); t != nil {
 		size = min(size, max(t.Size, r.h.TypeField()+16))
 	}
-	ends := [][]branch{{{nil, objects}}}
-	seen := map[uint64]bool{}
+	ends := []branch{{nil, objects}}
+	seen, followed := map[uint64]bool{}, 0
 	for step := range maxSteps {
 		var next []branch
 		var best way
 		most := max(leastFound, len(objects)/share) - 1
-		for i := range ends[step] {
-			b := &ends[step][i]
+		for i := range ends {
+			b := &ends[i]
 			first, bytes := uint64(0), uint64(nodeBytes)
 			if step == 0 {
 				first, bytes = r.h.TypeField()+8, size
@@ -139,7 +141,8 @@ func (r *Reader) search(im pyobject.Image, k int, objects []uint64, share int, i
 			if step > 0 {
 				extents = extentsOf(im, b.nodes)
 			}
-			for offset := first; offset < bytes; offset += 8 {
+			for offset := first; offset < bytes && followed < maxFollowed; offset += 8 {
+				followed += len(objects)
 				to := b.follow(im, offset, extents)
 				if n := blocks(to.nodes, isBlock); n > most {
 					best, most = to.way, n
@@ -154,7 +157,7 @@ func (r *Reader) search(im pyobject.Image, k int, objects []uint64, share int, i
 			return best
 		}
 		slices.SortStableFunc(next, func(x, y branch) int { return cmp.Compare(distinct(y.nodes), distinct(x.nodes)) })
-		ends = append(ends, next[:min(len(next), maxWays)])
+		ends = next[:min(len(next), maxWays)]
 	}
 	return nil
 }
