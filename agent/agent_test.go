@@ -151,7 +151,7 @@ func (s *madeSource) arrive(t *madeTarget, blocks int) {
 func (s *madeSource) allocate(t *madeTarget, blocks int) {
 	for i := range uint64(blocks) {
 		s.events = append(s.events, event.Event{
-			Time: s.Now(), PID: uint32(t.pid), TID: uint32(t.pid), Kind: event.KindAlloc, Layer: event.LayerTorch,
+			Time: s.Now(), PID: uint32(t.pid), TID: uint32(t.pid), Kind: event.KindAlloc, Layer: event.LayerAllocator,
 			Device: event.Device{Type: event.DeviceCUDA}, Addr: 0x1000 * (i + 1), Size: 512, Requested: 512,
 			Stack: event.StackID(i + 1), Allocated: 512 * (i + 1), Reserved: 1 << 20,
 			Handle: event.Unknown, Context: event.Unknown,

@@ -26,7 +26,7 @@ func (s *madeSource) refuse(t *madeTarget, bytes uint64, line int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, event.Event{
-		Time: s.Now(), PID: uint32(t.pid), TID: uint32(t.pid), Kind: event.KindOutOfMemory, Layer: event.LayerTorch,
+		Time: s.Now(), PID: uint32(t.pid), TID: uint32(t.pid), Kind: event.KindOutOfMemory, Layer: event.LayerAllocator,
 		Device: event.Device{Type: event.DeviceCUDA}, Size: bytes, Requested: bytes, Stack: event.StackID(line),
 		Allocated: event.Unknown, Reserved: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 	})

@@ -208,7 +208,7 @@ func (d *decoder) stackOf(id uint64) event.StackID {
 func (d *decoder) failed(e *ring.Event, base event.Event, out []event.Event) []event.Event {
 	base.Kind, base.Layer, base.Size, base.Requested = event.KindOutOfMemory, event.LayerDevice, e.Requested, e.Requested
 	if e.Hook == ring.HookAllocate {
-		base.Layer = event.LayerTorch
+		base.Layer = event.LayerAllocator
 		d.setTotals(&base)
 	} else {
 		base.Call, base.Requested = e.Hook.String(), event.Unknown
@@ -239,7 +239,7 @@ func (d *decoder) allocate(e *ring.Event, base event.Event, out []event.Event) [
 	d.blocks[e.Object] = b
 	d.sum(int64(b.size), int64(b.requested))
 	out = d.leftBefore(e, base, b.size, out)
-	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindAlloc, event.LayerAllocator, b.addr, b.size, b.requested
 	d.setTotals(&base)
 	base.Stream = 0
 	return append(out, base)
@@ -271,7 +271,7 @@ func (d *decoder) leftBefore(e *ring.Event, base event.Event, coming uint64, out
 	}
 	freed := d.before - left
 	d.before = left
-	base.Kind, base.Layer, base.Addr, base.Size = event.KindFree, event.LayerTorch, d.addresses.take(freed).base, freed
+	base.Kind, base.Layer, base.Addr, base.Size = event.KindFree, event.LayerAllocator, d.addresses.take(freed).base, freed
 	base.Allocated, base.Stack = left+known-coming, 0
 	return append(out, base)
 }
@@ -335,7 +335,7 @@ func (d *decoder) freed(object uint64, base event.Event, out []event.Event) []ev
 	b := d.blocks[object]
 	delete(d.blocks, object)
 	d.end(b)
-	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindFree, event.LayerAllocator, b.addr, b.size, b.requested
 	d.setTotals(&base)
 	base.Stack, base.Stream = 0, 0
 	return append(out, base)

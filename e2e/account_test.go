@@ -348,7 +348,7 @@ func actsOf(events []event.Event) map[uint32][]act {
 	out := map[uint32][]act{}
 	for i := range events {
 		e := &events[i]
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			continue
 		}
 		a := act{effect{e.Kind, e.Layer, e.Object}, e.Addr, e.Size, source{e.Device.Index, e.Context, e.Handle}}
@@ -601,7 +601,7 @@ func (h holdings) bytes() uint64 {
 func holdingsOf(h *heap.Heap) holdings {
 	out := holdings{}
 	for b := range h.Blocks() {
-		if b.Layer != event.LayerTorch {
+		if b.Layer != event.LayerAllocator {
 			out[holding{b.Layer, b.Object, b.Addr}] = b.Size
 		}
 	}

@@ -33,7 +33,7 @@ var (
 
 func arenaRow(symbol string, kind event.Kind, addr hook.Operand, dims ...hook.Operand) hook.Row {
 	return hook.Row{
-		Library: arena, Symbol: symbol, Program: hook.Call, Layer: event.LayerTorch, Allocator: unlisted, Kind: kind,
+		Library: arena, Symbol: symbol, Program: hook.Call, Layer: event.LayerAllocator, Allocator: unlisted, Kind: kind,
 		DeviceType: event.DeviceCUDA, Pointer: hook.None, Size: hook.None, Allocated: hook.None, Reserved: hook.None, Device: hook.None,
 		Handle: hook.Operand{From: hook.FromArg}, Ordinal: hook.Operand{From: hook.FromField32}, Addr: addr, Dims: dims, NoStatus: true,
 	}

@@ -215,7 +215,7 @@ func eventsUntil(events []event.Event, time uint64) (before, after []event.Event
 // checkTensors looks for tensors in the live set: each lies in a torch block or, without a caching allocator, is device memory.
 func (r *replay) checkTensors(t *testing.T, state *torchState) {
 	t.Helper()
-	lowest := event.LayerTorch
+	lowest := event.LayerAllocator
 	if !r.native {
 		lowest = event.LayerDevice
 	}
@@ -276,7 +276,7 @@ func (r *replay) checkBlocks(t *testing.T, state *torchState) {
 	}
 	found := 0
 	for b := range r.heap.Blocks() {
-		if b.Layer != event.LayerTorch {
+		if b.Layer != event.LayerAllocator {
 			continue
 		}
 		found++

@@ -98,7 +98,7 @@ func TestBackwardLines(t *testing.T) {
 	names := backwardNames{marks: map[string]int{}}
 	require.NoError(t, heap.New().Walk(r, heap.Walker{After: func(e *event.Event) {
 		n := runningAt(truth[e.TID], e.Time)
-		if n == nil || e.Kind != event.KindAlloc || e.Layer != event.LayerTorch {
+		if n == nil || e.Kind != event.KindAlloc || e.Layer != event.LayerAllocator {
 			return
 		}
 		st := r.Stack(e.Stack)

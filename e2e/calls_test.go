@@ -95,7 +95,7 @@ func undone(t *testing.T, events []event.Event) map[int]int {
 		e := &events[i]
 		at := place{e.TID, e.Object, e.Addr}
 		switch {
-		case e.Layer == event.LayerTorch:
+		case e.Layer == event.LayerAllocator:
 		case e.Kind == event.KindFreeFailed:
 			of, ok := last[at]
 			require.True(t, ok, "nothing to undo: %+v", e)

@@ -55,7 +55,7 @@ func TestConservation(t *testing.T) {
 	require.Equal(t, last.NumAlloc+last.NumFree-2, runs, "runs of the report's probe, by PyTorch's counters")
 	require.Equal(t, all, runCount(t, programs), "runs of all probes, by the kernel's count")
 	require.NotZero(t, dropped, "the ring did not overflow: the test is empty")
-	require.Len(t, tr.layer(event.LayerTorch), int(runs-dropped))
+	require.Len(t, tr.layer(event.LayerAllocator), int(runs-dropped))
 	checkGaps(t, tr, last)
 	t.Logf("%d runs, %d dropped", runs, dropped)
 }

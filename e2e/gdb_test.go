@@ -75,7 +75,7 @@ func TestStacksEqualGDB(t *testing.T) {
 	require.Len(t, want, gdbStops)
 	p.done(t)
 	tr.finishWhole(t)
-	got := tr.layer(event.LayerTorch)
+	got := tr.layer(event.LayerAllocator)
 	require.GreaterOrEqual(t, len(got), gdbStops)
 	threads, depth := map[uint32]int{}, 0
 	for i, w := range want {

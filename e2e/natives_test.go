@@ -200,7 +200,7 @@ func TestLibrariesComeAndGo(t *testing.T) {
 	require.Len(t, at, 1, "the libraries do not take each other's place")
 	reports := readReports(t, filepath.Join(p.dir, "log"))
 	calls := len(reports) / len(paths)
-	events := tr.layer(event.LayerTorch)
+	events := tr.layer(event.LayerAllocator)
 	require.Len(t, events, len(reports))
 	for i := range paths {
 		t.Logf("%d of %d calls unwound", requireLibrary(t, tr, reports[i*calls:(i+1)*calls], filepath.Base(paths[i])), calls)

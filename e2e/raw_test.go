@@ -67,7 +67,7 @@ func TestRawStacks(t *testing.T) {
 		e := &tr.events[i]
 		odd, ok := want[e.Addr]
 		if !ok {
-			require.NotEqual(t, event.LayerTorch, e.Layer, "a report that the program did not make")
+			require.NotEqual(t, event.LayerAllocator, e.Layer, "a report that the program did not make")
 			continue
 		}
 		names[odd.name]++

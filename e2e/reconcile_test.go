@@ -183,7 +183,7 @@ func checkLiveEqualsState(t *testing.T, j *joined) {
 		maps.Copy(want, held(m.Devices[0].Segments[i].Blocks))
 	}
 	for b := range j.heap.Blocks() {
-		if b.Layer == event.LayerTorch {
+		if b.Layer == event.LayerAllocator {
 			got[b.Addr] = inspect.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, State: inspect.StateAllocated}
 		}
 	}

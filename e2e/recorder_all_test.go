@@ -34,7 +34,7 @@ func recorded(t *testing.T, path string) ([]event.Event, *pytorch.Source) {
 	for {
 		events, err := s.Read(make([]event.Event, 0, 1000))
 		for _, e := range events {
-			if e.Layer == event.LayerTorch && e.Kind == event.KindAlloc {
+			if e.Layer == event.LayerAllocator && e.Kind == event.KindAlloc {
 				out = append(out, e)
 			}
 		}
@@ -57,7 +57,7 @@ func TestRecorderNative(t *testing.T) {
 			p.done(t)
 			tr.finishWhole(t)
 			theirs, source := recorded(t, filepath.Join(p.dir, "snapshot"))
-			ours := slices.DeleteFunc(tr.layer(event.LayerTorch), func(e event.Event) bool { return e.Kind != event.KindAlloc })
+			ours := slices.DeleteFunc(tr.layer(event.LayerAllocator), func(e event.Event) bool { return e.Kind != event.KindAlloc })
 			require.Len(t, theirs, len(ours))
 			frames, named := 0, 0
 			for i := range ours {

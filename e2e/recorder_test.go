@@ -116,7 +116,7 @@ func (h *history) reported() []entry {
 
 // byDevice returns the torch events in the recorder's order: one device behind the other.
 func (tr *trace) byDevice() []event.Event {
-	out := tr.layer(event.LayerTorch)
+	out := tr.layer(event.LayerAllocator)
 	slices.SortStableFunc(out, func(a, b event.Event) int { return cmp.Compare(a.Device.Index, b.Device.Index) })
 	return out
 }

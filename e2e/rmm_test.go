@@ -97,7 +97,7 @@ func requestsIn(t *testing.T, path string, device int8) (all, peak uint64) {
 		for i := range events {
 			e := &events[i]
 			switch {
-			case e.Layer != event.LayerTorch || e.Device.Index != device:
+			case e.Layer != event.LayerAllocator || e.Device.Index != device:
 			case e.Kind == event.KindAlloc:
 				blocks[e.Addr] = e.Requested
 				all, live = all+e.Requested, live+e.Requested

@@ -84,7 +84,7 @@ func (c *changes) read() {
 	for c.err == nil {
 		buf, c.err = c.tracer.Read(buf[:0])
 		for i := range buf {
-			if e := &buf[i]; e.Layer == event.LayerTorch && e.Device.Index == 0 {
+			if e := &buf[i]; e.Layer == event.LayerAllocator && e.Device.Index == 0 {
 				alloc := e.Kind == event.KindAlloc
 				c.list = append(c.list, change{e.Time, e.Addr, e.Size, e.Requested, e.Allocated, alloc, !alloc && e.Kind != event.KindFree})
 			}

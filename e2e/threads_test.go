@@ -59,7 +59,7 @@ func checkThreads(t *testing.T, tr *trace, calls uint64) (lost uint64) {
 		lost = h.Dropped["ring locked"]
 		require.Equal(t, lost, h.Lost(), "%v", h.Dropped)
 	}
-	require.Len(t, tr.layer(event.LayerTorch), int(calls-lost))
+	require.Len(t, tr.layer(event.LayerAllocator), int(calls-lost))
 	require.Equal(t, lost, tr.Lost())
 	return lost
 }
@@ -72,7 +72,7 @@ func checkTurns(t *testing.T, tr *trace, threads, each int) {
 		events int
 	}
 	found := map[uint32]*thread{}
-	for _, e := range tr.layer(event.LayerTorch) {
+	for _, e := range tr.layer(event.LayerAllocator) {
 		h := found[e.TID]
 		if h == nil {
 			h = &thread{addr: e.Addr}

@@ -75,7 +75,7 @@ func checkBoundaries(t *testing.T, tr *trace, steps []counters, late bool) {
 func blockBytes(h *heap.Heap) uint64 {
 	var n uint64
 	for b := range h.Blocks() {
-		if b.Layer == event.LayerTorch {
+		if b.Layer == event.LayerAllocator {
 			n += b.Size
 		}
 	}

@@ -40,21 +40,22 @@ var kindNames = map[Kind]string{
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
 
-// Layer says who counts the memory. Layers nest: a torch block lies inside a device allocation (a segment).
+// Layer says who counts the memory. Layers nest: a block of an allocator lies inside a device allocation (a segment).
 type Layer uint8
 
 // The layers are written to files: never renumber.
 const (
-	LayerTorch   Layer = 1 // blocks of a framework's allocator; Device.Allocator says which
-	LayerDevice  Layer = 2 // memory obtained from the GPU driver
-	LayerHost    Layer = 3 // pinned host memory
-	LayerShared  Layer = 4 // memory that belongs to another process or API and was opened or imported here
-	LayerVirtual Layer = 5 // addresses without memory of their own: reserved ranges, graph nodes, multicast objects
-	LayerHolder  Layer = 6 // objects that contain memory but are none: contexts, pools, imported external memory
+	LayerAllocator Layer = 1 // blocks of a framework's allocator; Device.Allocator says which
+	LayerDevice    Layer = 2 // memory obtained from the GPU driver
+	LayerHost      Layer = 3 // pinned host memory
+	LayerShared    Layer = 4 // memory that belongs to another process or API and was opened or imported here
+	LayerVirtual   Layer = 5 // addresses without memory of their own: reserved ranges, graph nodes, multicast objects
+	LayerHolder    Layer = 6 // objects that contain memory but are none: contexts, pools, imported external memory
 )
 
+// layerNames are written to files; an allocator's layer has the name of the first framework.
 var layerNames = map[Layer]string{
-	LayerTorch: "torch", LayerDevice: "device", LayerHost: "host", LayerShared: "shared", LayerVirtual: "virtual",
+	LayerAllocator: "torch", LayerDevice: "device", LayerHost: "host", LayerShared: "shared", LayerVirtual: "virtual",
 	LayerHolder: "holder",
 }
 

@@ -12,7 +12,7 @@ import (
 func Example() {
 	cuda := event.Device{Type: event.DeviceCUDA, Index: 0}
 	alloc := event.Event{
-		Time: 1_000_000_000, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda,
+		Time: 1_000_000_000, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda,
 		Addr: 0x7f0000000000, Size: 1 << 20, Requested: event.Unknown, Allocated: 1 << 20, Reserved: 2 << 20,
 	}
 	fmt.Println(alloc.Device, alloc.Layer, alloc.Kind, alloc.Size, "bytes")

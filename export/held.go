@@ -29,7 +29,7 @@ func heldBlocks(pid uint32, end *recording.End) map[heap.BlockKey]view.HeldBlock
 			category = phases.NoCategory
 		}
 		holder := end.Held.Holders[b.Holder]
-		key := heap.BlockKey{PID: pid, Layer: event.LayerTorch, Addr: b.Addr, Time: b.Time}
+		key := heap.BlockKey{PID: pid, Layer: event.LayerAllocator, Addr: b.Addr, Time: b.Time}
 		out[key] = view.HeldBlock{
 			Holder: holder, Name: cmp.Or(b.Name, holder), Category: category, Bytes: b.Bytes,
 		}

@@ -18,7 +18,7 @@ import (
 // TestHeldBlocks: what is recorded of holders is read again.
 func TestHeldBlocks(t *testing.T) {
 	key := func(addr uint64) heap.BlockKey {
-		return heap.BlockKey{PID: 7, Layer: event.LayerTorch, Addr: addr, Time: addr / 2}
+		return heap.BlockKey{PID: 7, Layer: event.LayerAllocator, Addr: addr, Time: addr / 2}
 	}
 	want := map[heap.BlockKey]view.HeldBlock{
 		key(512):  {Holder: "model.*", Name: "model.a.weight", Category: phases.Parameters, Bytes: 1024},

@@ -96,7 +96,7 @@ func onDevice(v *view.View, device int) *view.View {
 func isOf(s *view.Site, accounts []heap.Account) bool {
 	for i := range accounts {
 		if a := &accounts[i]; a.PID == s.PID && a.Device == s.Device {
-			return s.Layer == event.LayerTorch
+			return s.Layer == event.LayerAllocator
 		}
 	}
 	return false

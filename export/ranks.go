@@ -49,7 +49,7 @@ func rankOf(path string, o *OpenOptions, version string) (*ranks.Process, error)
 		return nil, err
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Layer == event.LayerTorch.String() {
+		if e := &entries[i]; e.Layer == event.LayerAllocator.String() {
 			p.Categories[e.Category] += e.Bytes
 			p.Peak += e.Bytes
 		}

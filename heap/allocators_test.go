@@ -18,7 +18,7 @@ const unlisted = 7
 func otherEvent(kind event.Kind, addr, size uint64) *event.Event {
 	u := event.Unknown
 	return &event.Event{
-		PID: pid, TID: pid, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA.Of(unlisted)},
+		PID: pid, TID: pid, Kind: kind, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA.Of(unlisted)},
 		Addr: addr, Size: size, Requested: u, Stream: u, Handle: 9, Context: u, Allocated: u, Reserved: u, Stack: 3,
 	}
 }

@@ -16,7 +16,7 @@ func Example() {
 	cuda := event.Device{Type: event.DeviceCUDA, Index: 0}
 	torch := func(time uint64, kind event.Kind, addr, size, allocated uint64) event.Event {
 		return event.Event{
-			Time: time, PID: pid, Kind: kind, Layer: event.LayerTorch, Device: cuda, Addr: addr, Size: size, Requested: size,
+			Time: time, PID: pid, Kind: kind, Layer: event.LayerAllocator, Device: cuda, Addr: addr, Size: size, Requested: size,
 			Allocated: allocated, Reserved: 20 << 20, Handle: event.Unknown, Context: event.Unknown, Stack: 1,
 		}
 	}

@@ -80,7 +80,7 @@ func (h *Heap) Apply(e *event.Event) {
 	case e.Kind == event.KindMark, e.Kind == event.KindMemoryInfo:
 	case !plausible(e):
 		h.ignored++
-	case e.Layer == event.LayerTorch:
+	case e.Layer == event.LayerAllocator:
 		h.applyTorch(e)
 	default:
 		h.applyDriver(e)
@@ -132,7 +132,7 @@ func plausible(e *event.Event) bool {
 		return false
 	}
 	addressed := e.Addr != 0 && e.Addr < 1<<63
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
 			unsized := e.Kind == event.KindFree && e.Size == event.Unknown && !e.Device.Allocator().SizedFrees()

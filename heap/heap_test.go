@@ -21,7 +21,7 @@ var cuda0 = event.Device{Type: event.DeviceCUDA, Index: 0}
 
 // torchEvent is a report of the caching allocator: size > 0 allocates, size < 0 frees.
 func torchEvent(addr uint64, size int64, allocated uint64) *event.Event {
-	e := &event.Event{Time: 1, PID: pid, TID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Addr: addr,
+	e := &event.Event{Time: 1, PID: pid, TID: pid, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Addr: addr,
 		Size: uint64(size), Requested: event.Unknown, Stream: event.Unknown, Allocated: allocated, Reserved: 64 * mib, Stack: 1}
 	if size < 0 {
 		e.Kind, e.Size = event.KindFree, uint64(-size)
@@ -228,7 +228,7 @@ func TestBlocks(t *testing.T) {
 		got[b.Layer] = b.unnumbered()
 	}
 	require.Equal(t, map[event.Layer]Block{
-		event.LayerTorch: {PID: pid, Layer: event.LayerTorch, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown,
+		event.LayerAllocator: {PID: pid, Layer: event.LayerAllocator, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown,
 			Stream: event.Unknown, Time: 3,
 			Stack: 1},
 		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown,

@@ -56,13 +56,13 @@ func TestPeakBySite(t *testing.T) {
 				continue // lost
 			}
 			e.Device, e.Stack, e.Time = devices[i], event.StackID(1+rng.IntN(6)), uint64(n+1)
-			if e.Layer != event.LayerTorch {
+			if e.Layer != event.LayerAllocator {
 				e.Device = devices[0]
 			}
 			h.Apply(e)
 			for k, d := range devices {
 				a := h.accounts[accountKey{e.PID, d}]
-				again := e.Layer == event.LayerTorch && e.Device == d // the last of equal ones is the peak
+				again := e.Layer == event.LayerAllocator && e.Device == d // the last of equal ones is the peak
 				if a != nil && (a.Peak > peaks[k] || again && a.Allocated == peaks[k]) {
 					peaks[k], wants[k] = a.Peak, inuseAt(h, d)
 				}
@@ -74,7 +74,7 @@ func TestPeakBySite(t *testing.T) {
 			a := h.accounts[accountKey{pid, d}]
 			torch := int64(a.PeakBefore) + a.PeakLost
 			for s, c := range got {
-				if s.Layer == event.LayerTorch {
+				if s.Layer == event.LayerAllocator {
 					torch += int64(c.Bytes)
 				}
 			}

@@ -228,8 +228,8 @@ func checkSums(t testing.TB, h *Heap) {
 		}
 	}
 	for _, a := range s.Accounts {
-		totals[key{event.LayerTorch, a.PID, a.Device, false}] = plus(a.Live, a.BeforeBlocks)
-		compareCount(t, "found", plus(a.Recovered, a.BeforeBlocks), found[part{key: key{event.LayerTorch, a.PID, a.Device, false}}])
+		totals[key{event.LayerAllocator, a.PID, a.Device, false}] = plus(a.Live, a.BeforeBlocks)
+		compareCount(t, "found", plus(a.Recovered, a.BeforeBlocks), found[part{key: key{event.LayerAllocator, a.PID, a.Device, false}}])
 	}
 	for _, d := range s.Drivers {
 		k := key{d.Layer, d.PID, d.Device, false}

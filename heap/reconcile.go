@@ -173,7 +173,7 @@ func (j *reconciliation) apply() {
 	}
 	for _, b := range j.plan.Added {
 		j.result.Added.Add(b.Size, b.Requested)
-		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerTorch, origin: origin(j.result.First)})
+		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerAllocator, origin: origin(j.result.First)})
 		h.enterTorch(a, blocks.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, Site: site})
 	}
 	for _, l := range j.plan.Refine {

@@ -214,7 +214,7 @@ func (p *pool) compare(t *testing.T, h *Heap, seed uint64) {
 	segments := uint64(0)
 	for b := range h.Blocks() {
 		switch {
-		case b.Layer == event.LayerTorch:
+		case b.Layer == event.LayerAllocator:
 			got[b.Addr] = event.ObservedBlock{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream}
 		case b.Segment:
 			segments += b.Size

@@ -56,7 +56,7 @@ type Account struct {
 // event, and the segments of the allocator state. It excludes other memory from before the first event.
 type DriverAccount struct {
 	PID    uint32
-	Layer  event.Layer  // any but LayerTorch
+	Layer  event.Layer  // any but LayerAllocator
 	Device event.Device // if torch blocks are in the memory, torch's name of the device
 
 	Live     Count

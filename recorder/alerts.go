@@ -112,7 +112,7 @@ func (a *alertWatch) see(events []event.Event) {
 	}
 	for i := range events {
 		e := &events[i]
-		if e.Layer == event.LayerTorch && e.Kind == event.KindAlloc && float64(e.Size) > a.least && e.Size > a.largest.Size {
+		if e.Layer == event.LayerAllocator && e.Kind == event.KindAlloc && float64(e.Size) > a.least && e.Size > a.largest.Size {
 			a.largest = *e
 		}
 	}

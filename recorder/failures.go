@@ -77,7 +77,7 @@ func (f *failures) next(events []event.Event) int {
 // fails reports whether a request of the program failed, as far as that is known at once. A request that the driver
 // refused to the caching allocator is not counted, because the allocator retries it.
 func (f *failures) fails(e *event.Event) bool {
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		return true
 	}
 	st := f.process.joiner.Stack(e.Stack)

@@ -140,7 +140,7 @@ func TestFails(t *testing.T) {
 		stack event.StackID
 		want  bool
 	}{
-		"PyTorch's":           {event.LayerTorch, 1, true},
+		"PyTorch's":           {event.LayerAllocator, 1, true},
 		"the allocator's":     {event.LayerDevice, 1, false},
 		"the program's":       {event.LayerDevice, 2, true},
 		"of an unknown stack": {event.LayerDevice, 3, true},
@@ -287,7 +287,7 @@ func TestAsksOnceMore(t *testing.T) {
 	second.Stack = 2
 	given := event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, PID: 7, TID: 7, Size: 512, Stack: 1}
 	other, size, thread, layer := second, second, second, second
-	other.Stack, size.Size, thread.TID, layer.Layer = 3, 512, 8, event.LayerTorch
+	other.Stack, size.Size, thread.TID, layer.Layer = 3, 512, 8, event.LayerAllocator
 	for name, tt := range map[string]struct {
 		events []event.Event
 		want   int // requests that failed

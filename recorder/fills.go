@@ -22,7 +22,7 @@ type fills struct {
 
 // see follows what an event says is reserved.
 func (f *fills) see(e *event.Event) {
-	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Reserved == event.Unknown {
+	if e.Kind != event.KindAlloc || e.Layer != event.LayerAllocator || e.Reserved == event.Unknown {
 		return
 	}
 	if e.Device == f.last && e.Reserved <= f.most { // nearly all events

@@ -15,7 +15,7 @@ import (
 // TestFills: holders are read once each at a half, three quarters and nine tenths of what PyTorch can have of a device.
 func TestFills(t *testing.T) {
 	reserve := func(f *fills, gib uint64) bool {
-		f.see(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Reserved: gib << 30})
+		f.see(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Reserved: gib << 30})
 		return f.reached()
 	}
 	sizes := []figures.DeviceSize{{Bytes: 81 << 29}}
@@ -48,7 +48,7 @@ func TestFills(t *testing.T) {
 	f := &fills{}
 	f.read(&figures.Reading{Sizes: sizes})
 	require.True(t, reserve(f, 39), "all at once: one reading")
-	f.see(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Reserved: event.Unknown})
+	f.see(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Reserved: event.Unknown})
 	require.False(t, f.reached())
 }
 
@@ -59,7 +59,7 @@ func TestLookAhead(t *testing.T) {
 	f.due = time.Now().Add(time.Hour)
 	f.step()
 	require.Nil(t, f.reading)
-	f.next([]event.Event{{Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Reserved: 21 << 30}})
+	f.next([]event.Event{{Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Reserved: 21 << 30}})
 	f.step()
 	require.NotNil(t, f.reading)
 	require.Nil(t, f.answers)

@@ -57,7 +57,7 @@ func (p *Process) recorded(events []event.Event) int {
 		e := &events[n+i]
 		p.frozen.after++
 		p.heap.passing.Later(e)
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			p.frozen.gone[goneKey{e.Device, e.Addr}] = true
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Process) stop() {
 func (p *Process) present() iter.Seq[heap.Block] {
 	return func(yield func(heap.Block) bool) {
 		for b := range p.heap.Blocks() {
-			if p.frozen.gone[goneKey{b.Device, b.Addr}] && b.Layer == event.LayerTorch {
+			if p.frozen.gone[goneKey{b.Device, b.Addr}] && b.Layer == event.LayerAllocator {
 				b.Time = math.MaxUint64
 			}
 			if !yield(b) {

@@ -304,7 +304,7 @@ var cuda0 = event.Device{Type: event.DeviceCUDA}
 // alloc and free are events of the caching allocator.
 func alloc(pid int, at, addr, size, total uint64) event.Event {
 	return event.Event{
-		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Addr: addr, Size: size,
+		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Addr: addr, Size: size,
 		Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
 	}
 }

@@ -32,7 +32,7 @@ func (n *notes) see(events []event.Event) {
 	}
 	for i := range events {
 		e := &events[i]
-		if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && e.Stack != 0 && len(n.list) < maxNoted {
+		if e.Kind == event.KindAlloc && e.Layer == event.LayerAllocator && e.Stack != 0 && len(n.list) < maxNoted {
 			n.list = append(n.list, Noted{e.Time, e.Stack, e.TID})
 		}
 	}

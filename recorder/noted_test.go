@@ -13,7 +13,7 @@ import (
 // TestAllocations: from the first time that they are asked for, allocations of PyTorch's are noted until the next time, up to a bound.
 func TestAllocations(t *testing.T) {
 	made := func(time uint64, stack event.StackID) event.Event {
-		return event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: time, TID: 9, Stack: stack}
+		return event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Time: time, TID: 9, Stack: stack}
 	}
 	var n notes
 	n.see([]event.Event{made(1, 1)})

@@ -29,7 +29,7 @@ func (p *trader) step() event.Event {
 	d := p.rng.IntN(2)
 	p.time += 1 + p.rng.Uint64N(1e6)
 	e := event.Event{
-		Time: p.time, PID: 7, TID: 8, Kind: event.KindAlloc, Layer: event.LayerTorch,
+		Time: p.time, PID: 7, TID: 8, Kind: event.KindAlloc, Layer: event.LayerAllocator,
 		Device: event.Device{Type: event.DeviceCUDA, Index: int8(d)},
 		Handle: event.Unknown, Context: event.Unknown, Requested: event.Unknown, Reserved: 1 << 40,
 	}

@@ -51,7 +51,7 @@ func record(path string) error {
 		return err
 	}
 	err = w.Write([]event.Event{{
-		Time: 1, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+		Time: 1, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 		Addr: 0x1000_0000, Size: 1 << 20, Requested: 1 << 20, Allocated: 1 << 20, Reserved: 2 << 20,
 		Handle: event.Unknown, Context: event.Unknown, Stack: stack.ID,
 	}})

@@ -92,7 +92,7 @@ func (j *job) wild() event.Event {
 func (j *job) tame() event.Event {
 	j.time += j.rng.Uint64N(1e5)
 	e := event.Event{
-		Time: j.time, PID: 7, TID: 7 + j.rng.Uint32N(2), Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+		Time: j.time, PID: 7, TID: 7 + j.rng.Uint32N(2), Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 		Handle: event.Unknown, Context: event.Unknown, Reserved: 1 << 30,
 	}
 	if n := len(j.live); n > 0 && j.rng.IntN(2) == 0 {

@@ -86,7 +86,7 @@ func (m *made) write(p *recorder.Process, events int) error {
 		for i := range all {
 			m.events++
 			n := m.events * 0x9e3779b97f4a7c15 // spread, so that it does not compress
-			all[i] = event.Event{Time: m.events, PID: 7, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: n, Size: n >> 40}
+			all[i] = event.Event{Time: m.events, PID: 7, Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: n, Size: n >> 40}
 		}
 		err := w.Write(all)
 		if err == nil {

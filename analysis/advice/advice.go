@@ -158,7 +158,7 @@ func says(format string, name func(*Evidence) string) func(*Evidence) string {
 }
 
 // framework reports whether a framework's allocator made the blocks, and torch whether PyTorch's did.
-func (e *Evidence) framework() bool { return e.Layer == event.LayerTorch }
+func (e *Evidence) framework() bool { return e.Layer == event.LayerAllocator }
 func (e *Evidence) torch() bool     { return e.framework() && e.Allocator == allocator.Torch }
 
 func isPinned(e *Evidence) bool { return e.Layer == event.LayerHost && e.Signs.Has(Python) }

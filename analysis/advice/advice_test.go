@@ -345,7 +345,7 @@ func TestRules(t *testing.T) {
 
 func orTorch(l event.Layer) event.Layer {
 	if l == 0 {
-		return event.LayerTorch
+		return event.LayerAllocator
 	}
 	return l
 }
@@ -353,8 +353,8 @@ func orTorch(l event.Layer) event.Layer {
 // TestNothing: memory of which only the line and the list are known gets no advice.
 func TestNothing(t *testing.T) {
 	for _, e := range []Evidence{
-		{}, {Layer: event.LayerTorch}, {Layer: event.LayerTorch, Holder: "kept[0..99]", Signs: Python, Block: 1 << 20},
-		{Layer: event.LayerTorch, Holder: "[holder not known]"}, {Layer: event.LayerTorch, Holder: "<held by C++ only>", Signs: Python},
+		{}, {Layer: event.LayerAllocator}, {Layer: event.LayerAllocator, Holder: "kept[0..99]", Signs: Python, Block: 1 << 20},
+		{Layer: event.LayerAllocator, Holder: "[holder not known]"}, {Layer: event.LayerAllocator, Holder: "<held by C++ only>", Signs: Python},
 		{Layer: event.LayerDevice, Holder: "", Signs: Python},
 	} {
 		require.Empty(t, Text(&e), "%+v", e)
@@ -366,13 +366,13 @@ func TestOtherFrameworks(t *testing.T) {
 	for name, p := range proofs {
 		e := p.is
 		e.Layer, e.Allocator = orTorch(e.Layer), allocator.BFC
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			require.NotRegexp(t, `torch|\.detach|\.item\(|\.clone|grad|hook|autocast|parameter|optimizer`, Text(&e), name)
 		}
 	}
-	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "losses[0..9]", Block: 4}),
+	require.Contains(t, Text(&Evidence{Layer: event.LayerAllocator, Allocator: allocator.CuPy, Holder: "losses[0..9]", Block: 4}),
 		"keep float() of it")
-	require.Contains(t, Text(&Evidence{Layer: event.LayerTorch, Allocator: allocator.CuPy, Holder: "cache['a'..'z']"}), "give it a limit")
+	require.Contains(t, Text(&Evidence{Layer: event.LayerAllocator, Allocator: allocator.CuPy, Holder: "cache['a'..'z']"}), "give it a limit")
 }
 
 // TestSentences: names are filled in as a reader would call the variable.
@@ -389,9 +389,9 @@ func TestSentences(t *testing.T) {
 		"scale.grad.grad_fn …":             gradients,
 		"net.weights[0..9].grad.grad_fn …": gradients,
 	} {
-		require.Equal(t, want, Text(&Evidence{Layer: event.LayerTorch, Holder: holder}))
+		require.Equal(t, want, Text(&Evidence{Layer: event.LayerAllocator, Holder: holder}))
 	}
-	cycle := Evidence{Layer: event.LayerTorch, Holder: "garbage Experiment.data", Facts: Facts{Cycle: "Experiment.again closure self"}}
+	cycle := Evidence{Layer: event.LayerAllocator, Holder: "garbage Experiment.data", Facts: Facts{Cycle: "Experiment.again closure self"}}
 	require.Equal(t, "Experiment.again closure self leads back to its Experiment: call gc.collect(), or break this cycle", Text(&cycle))
 	cycle.Facts.Cycle = strings.Repeat("Experiment.again.", 9)
 	require.Equal(t, "Experiment is garbage in a cycle of references: call gc.collect(), or break the cycle", Text(&cycle))
@@ -399,7 +399,7 @@ func TestSentences(t *testing.T) {
 
 // TestTensorHooks: hooks of several tensors are registered again and again if there are more than at an earlier reading.
 func TestTensorHooks(t *testing.T) {
-	e := &Evidence{Layer: event.LayerTorch, Holder: "a.py:9 main() local net.fc1..fc3.weight hook[0..110] default m"}
+	e := &Evidence{Layer: event.LayerAllocator, Holder: "a.py:9 main() local net.fc1..fc3.weight hook[0..110] default m"}
 	require.NotEqual(t, "hooks", Of(e).name())
 	e.Grew = varpath.Growth{Container: "net.fc1..fc3.weight hook", From: 66, To: 111}
 	require.Equal(t, "a hook is registered on net.fc1..fc3.weight again and again: register it once, or call remove() on its handle", Text(e))
@@ -422,7 +422,7 @@ func TestOwnHook(t *testing.T) {
 		"": "the hook refers to a tensor" + rest,
 		"hook a.py:9 " + strings.Repeat("long", 9) + " closure " + strings.Repeat("y", 40): "the hook refers to a tensor" + rest,
 	} {
-		e := Evidence{Layer: event.LayerTorch, Holder: "hook a.py:9 f closure x", Facts: Facts{Cycle: cycle}}
+		e := Evidence{Layer: event.LayerAllocator, Holder: "hook a.py:9 f closure x", Facts: Facts{Cycle: cycle}}
 		require.Equal(t, want, Text(&e), cycle)
 	}
 	require.False(t, Named("hook a.py:9 <lambda> closure y"))
@@ -440,7 +440,7 @@ func TestBeforeLinks(t *testing.T) {
 	} {
 		require.Equal(t, want, beforeLinks(&Evidence{Holder: holder}), holder)
 	}
-	e := Evidence{Layer: event.LayerTorch, Holder: "f() local app.lru…data", Facts: Facts{Links: 99, Link: "next/prev"}}
+	e := Evidence{Layer: event.LayerAllocator, Holder: "f() local app.lru…data", Facts: Facts{Links: 99, Link: "next/prev"}}
 	require.Equal(t, "app.lru leads to objects in a row, by .next and back by .prev: take those out of it that are no longer needed", Text(&e))
 }
 
@@ -469,7 +469,7 @@ func TestSigns(t *testing.T) {
 
 // TestGradientNeverCleared: a graph that goes on through all steps and is allocated by the backward pass is one of gradients.
 func TestGradientNeverCleared(t *testing.T) {
-	e := Evidence{Layer: event.LayerTorch, Holder: "C++ AddBackward0 …", Signs: Python, Facts: Facts{Chain: 200}, Phase: phases.Backward}
+	e := Evidence{Layer: event.LayerAllocator, Holder: "C++ AddBackward0 …", Signs: Python, Facts: Facts{Chain: 200}, Phase: phases.Backward}
 	require.Contains(t, Text(&e), "create_graph=True")
 	e.Holder, e.Nodes = "", true
 	require.Contains(t, Text(&e), "create_graph=True", "the holder was not read")
@@ -488,7 +488,7 @@ func TestContainers(t *testing.T) {
 		"opt.param_groups grew from 35 to 49 elements: delete what is no longer needed": {Container: "opt.param_groups", From: 35, To: 49},
 		"g.waiting grew from 9 to 19 keys: delete what is no longer needed, or":         {Container: "g.waiting", From: 9, To: 19, Keys: true},
 	} {
-		got := Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g, Facts: Facts{Queue: true}})
+		got := Text(&Evidence{Layer: event.LayerAllocator, Holder: "a.kept", Grew: g, Facts: Facts{Queue: true}})
 		require.True(t, strings.HasPrefix(got, want), got)
 	}
 }
@@ -496,7 +496,7 @@ func TestContainers(t *testing.T) {
 // TestQueueByName: a list or deque of that name has no maxsize.
 func TestQueueByName(t *testing.T) {
 	g := varpath.Growth{Container: "engine.queue", To: 78}
-	require.NotContains(t, Text(&Evidence{Layer: event.LayerTorch, Holder: "a.kept", Grew: g}), "maxsize")
+	require.NotContains(t, Text(&Evidence{Layer: event.LayerAllocator, Holder: "a.kept", Grew: g}), "maxsize")
 }
 
 // TestChainOfElement: an element of a tuple cannot be assigned.

@@ -34,7 +34,7 @@ func TestFactsOf(t *testing.T) {
 	} {
 		require.Equal(t, want, FactsOf(holder, all), holder)
 	}
-	adapters := Evidence{Layer: event.LayerTorch, Holder: "main() local base[0..5].lora_A['t0'..'t9'].weight",
+	adapters := Evidence{Layer: event.LayerAllocator, Holder: "main() local base[0..5].lora_A['t0'..'t9'].weight",
 		Facts: Facts{Category: "parameters"}}
 	require.Equal(t, "base[0..5].lora_A gets new parameters again and again: make them once, or remove the old ones", Text(&adapters))
 }

@@ -82,7 +82,7 @@ func (l *layouter) allocated(b *heap.Block, e *event.Event) {
 	}
 	x := historyEvent(HistoryAlloc, b, e.Time)
 	switch {
-	case b.Layer == event.LayerTorch:
+	case b.Layer == event.LayerAllocator:
 	case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && b.Size != event.Unknown && l.dealsOut(b):
 		x.Kind = HistorySegmentAlloc
 	default:
@@ -94,7 +94,7 @@ func (l *layouter) allocated(b *heap.Block, e *event.Event) {
 func (l *layouter) freed(b *heap.Block, e *event.Event, time uint64) {
 	x := historyEvent(HistoryFree, b, time)
 	switch {
-	case b.Layer == event.LayerTorch:
+	case b.Layer == event.LayerAllocator:
 	case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && b.Size != event.Unknown && l.dealsOut(b):
 		x.Kind = HistorySegmentFree
 	default:
@@ -117,7 +117,7 @@ func (l *layouter) moved(from, to *heap.Block) {
 func (l *layouter) event(e *event.Event) {
 	x := HistoryEvent{Time: e.Time, Addr: e.Addr, Size: e.Size, Requested: event.Unknown, Stream: e.Stream, Stack: e.Stack}
 	switch {
-	case e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch:
+	case e.Kind == event.KindOutOfMemory && e.Layer == event.LayerAllocator:
 		x.Kind, x.Addr = HistoryOutOfMemory, 0
 	case e.Layer != event.LayerDevice || e.Size == event.Unknown:
 		return

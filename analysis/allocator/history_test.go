@@ -126,7 +126,7 @@ func TestHistoryEvents(t *testing.T) {
 		in   event.Event
 		want *HistoryEvent
 	}{
-		{"refused", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Addr: 5, Size: 6},
+		{"refused", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, Addr: 5, Size: 6},
 			&HistoryEvent{Kind: HistoryOutOfMemory, Size: 6}},
 		{"refused by the driver", event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerDevice, Addr: 5, Size: 6}, nil},
 		{"mapped", event.Event{Kind: event.KindMap, Layer: event.LayerDevice, Addr: 5, Size: 6},
@@ -169,7 +169,7 @@ func TestHistoryOfBlocks(t *testing.T) {
 		alloc, free HistoryKind
 		none        bool
 	}{
-		{"a block", with(func(b *heap.Block) { b.Layer = event.LayerTorch }), HistoryAlloc, HistoryFree, false},
+		{"a block", with(func(b *heap.Block) { b.Layer = event.LayerAllocator }), HistoryAlloc, HistoryFree, false},
 		{"a segment with blocks", with(func(b *heap.Block) { b.Segment = true }), HistorySegmentAlloc, HistorySegmentFree, false},
 		{"a segment by its stack", with(func(b *heap.Block) { b.Stack = 6 }), HistorySegmentAlloc, HistorySegmentFree, false},
 		{"memory of another library", &device, 0, 0, true},
@@ -204,8 +204,8 @@ func TestHistoryOfBlocks(t *testing.T) {
 		"it was known to be one":         {segment, segment, 0},
 		"its size is not known":          {&device, with(func(b *heap.Block) { b.Segment, b.Size = true, event.Unknown }), 0},
 		"pages are not in it as a whole": {&device, with(func(b *heap.Block) { b.Segment, b.Object = true, event.ObjectPhysical }), 0},
-		"a block of the allocator is moved": {with(func(b *heap.Block) { b.Layer = event.LayerTorch }),
-			with(func(b *heap.Block) { b.Layer = event.LayerTorch }), 0},
+		"a block of the allocator is moved": {with(func(b *heap.Block) { b.Layer = event.LayerAllocator }),
+			with(func(b *heap.Block) { b.Layer = event.LayerAllocator }), 0},
 	} {
 		l := &layouter{trace: trace, live: map[allocatorID]*history{}}
 		l.moved(c.from, c.to)

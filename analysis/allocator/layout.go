@@ -65,10 +65,10 @@ func Layouts(t *view.Trace, o LayoutOptions) ([]Layout, error) {
 	l := &layouter{trace: t, o: o, until: o.Selection.Until(), live: map[allocatorID]*history{}}
 	if o.Selection.AtPeak() {
 		for _, p := range view.NewPeaks(t.End().Snapshot) {
-			if p.Layer == event.LayerTorch && p.Time == 0 {
+			if p.Layer == event.LayerAllocator && p.Time == 0 {
 				return nil, fmt.Errorf("%w: that of %s was before the first event", view.ErrPeakBefore, p.Device)
 			}
-			if p.Layer == event.LayerTorch {
+			if p.Layer == event.LayerAllocator {
 				l.peaks = append(l.peaks, p)
 			}
 		}
@@ -144,7 +144,7 @@ func LayoutOf(h *heap.Heap, a *heap.Account, now uint64, resolve event.Resolve) 
 	for b := range h.Blocks() {
 		switch {
 		case b.PID != a.PID || b.Device != a.Device:
-		case b.Layer == event.LayerTorch:
+		case b.Layer == event.LayerAllocator:
 			blocks = append(blocks, b)
 		case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && !b.Segment && b.Size != event.Unknown && dealsOut(&b, resolve):
 			segments = append(segments, heap.Segment{Addr: b.Addr, Size: b.Size, Stack: b.Stack})

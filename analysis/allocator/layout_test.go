@@ -50,7 +50,7 @@ type block struct {
 func liveBlocks(h *heap.Heap, l *allocator.Layout) map[uint64]block {
 	out := map[uint64]block{}
 	for b := range h.Blocks() {
-		if b.Layer == event.LayerTorch && b.PID == l.PID && b.Device == l.Device {
+		if b.Layer == event.LayerAllocator && b.PID == l.PID && b.Device == l.Device {
 			out[b.Addr] = block{b.Size, b.Requested, b.Stack}
 		}
 	}
@@ -150,7 +150,7 @@ func TestLayoutMakesUpSegments(t *testing.T) {
 	s := eventtest.Random(4, 1000)
 	kept := s.Events[:0]
 	for _, e := range s.Events {
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			kept = append(kept, e)
 		}
 	}
@@ -197,7 +197,7 @@ func TestLayoutHistory(t *testing.T) {
 		add(kind, event.LayerDevice, object, addr, size, event.Unknown, handle)
 	}
 	torch := func(kind event.Kind, addr, size, allocated uint64) {
-		add(kind, event.LayerTorch, event.ObjectMemory, addr, size, allocated, event.Unknown)
+		add(kind, event.LayerAllocator, event.ObjectMemory, addr, size, allocated, event.Unknown)
 	}
 	driver(event.KindAlloc, event.ObjectMemory, whole, unit, event.Unknown)
 	torch(event.KindAlloc, whole, 512, 512)
@@ -249,7 +249,7 @@ func TestMadeUpSegments(t *testing.T) {
 		}
 		s.Events = append(s.Events, e)
 	}
-	block := func(addr, size, stream uint64) { add(event.LayerTorch, addr, size, stream) }
+	block := func(addr, size, stream uint64) { add(event.LayerAllocator, addr, size, stream) }
 	add(event.LayerDevice, known, 4096, event.Unknown)
 	block(known-1024, 512, 5)
 	block(known-512, 512, 5)

@@ -42,7 +42,7 @@ func TestRowsAddUp(t *testing.T) {
 
 // TestGrowingRows: what a finding is of is in its row, also what is newer than the reading of holders; what another variable holds is not.
 func TestGrowingRows(t *testing.T) {
-	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Stacks: []event.StackID{7},
+	f := leaks.Finding{Layer: event.LayerAllocator, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Stacks: []event.StackID{7},
 		Bytes: 1000, First: 2, Last: 9}
 	in := &Input{
 		View: view.New(&heap.Snapshot{}, nil, nil), Now: view.New(&heap.Snapshot{}, nil, nil),
@@ -86,7 +86,7 @@ func TestCourse(t *testing.T) {
 			kind = event.KindFree
 		}
 		total += uint64(by)
-		f.See(&event.Event{Kind: kind, Layer: event.LayerTorch, Time: time, Allocated: total})
+		f.See(&event.Event{Kind: kind, Layer: event.LayerAllocator, Time: time, Allocated: total})
 	}
 	see(1, 100)
 	see(2, 50)
@@ -109,8 +109,8 @@ func TestCourse(t *testing.T) {
 func TestExitHalf(t *testing.T) {
 	for left, want := range map[uint64]uint64{49: 1, 50: 0} {
 		f := NewFollower(&steps.Table{}, 0, 0)
-		f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: 1, Allocated: 100})
-		f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 2, Allocated: left})
+		f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Time: 1, Allocated: 100})
+		f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Time: 2, Allocated: left})
 		require.Equal(t, want, f.Course(true).Exit, "%d of 100 stayed", left)
 		require.Zero(t, f.Course(false).Exit, "the program goes on")
 	}
@@ -119,10 +119,10 @@ func TestExitHalf(t *testing.T) {
 // TestExitAfterFailure: what the program freed before a failed request was not freed because it ended.
 func TestExitAfterFailure(t *testing.T) {
 	f := NewFollower(&steps.Table{}, 0, 0)
-	f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: 1, Allocated: 100})
-	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 2, Allocated: 30})
-	f.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Time: 3, Size: 200, Allocated: event.Unknown})
-	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 4, Allocated: 0})
+	f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Time: 1, Allocated: 100})
+	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Time: 2, Allocated: 30})
+	f.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, Time: 3, Size: 200, Allocated: event.Unknown})
+	f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Time: 4, Allocated: 0})
 	require.EqualValues(t, 3, f.Course(true).Exit)
 	require.EqualValues(t, 30, f.Course(true).Last)
 }

@@ -17,7 +17,7 @@ import (
 func TestGrowingLineAllocatesOther(t *testing.T) {
 	const kept = "log.kept[0..6]"
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
-		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, LiveBytes: 1600, Kept: 1600, Others: 600,
+		Layer: event.LayerAllocator, File: "/a.py", Line: 1, Bytes: 100, Blocks: 1, Grown: 1000, LiveBytes: 1600, Kept: 1600, Others: 600,
 		Holder: kept, Stacks: []event.StackID{1},
 	}}}
 	of := func(holder string, bytes int64, blocks uint64) view.Row {
@@ -50,7 +50,7 @@ func TestGrowingLineAllocatesOther(t *testing.T) {
 // TestGrowingLineOfOneVariable: where no other variable was read for a line, all its blocks of the sizes that grow belong to the growth.
 func TestGrowingLineOfOneVariable(t *testing.T) {
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{{
-		Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Blocks: 0, Grown: 1000, LiveBytes: 1600, Kept: 1600, Holder: "bank.rows",
+		Layer: event.LayerAllocator, File: "/a.py", Line: 1, Bytes: 100, Blocks: 0, Grown: 1000, LiveBytes: 1600, Kept: 1600, Holder: "bank.rows",
 		Stacks: []event.StackID{1},
 	}}}
 	rows, _, _ := rowsOf(&Input{Leaks: report}, entry(1, 1600))

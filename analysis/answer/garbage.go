@@ -51,7 +51,7 @@ func (a *Answer) garbageOf(g *grouping, in *Input) *Garbage {
 	if !out.isMuch() || a.Growing() && slices.ContainsFunc(a.Leaks.Findings, isOfGarbage) {
 		return nil
 	}
-	out.Advice = advice.Text(&advice.Evidence{Layer: event.LayerTorch, Holder: out.Holder, Facts: facts})
+	out.Advice = advice.Text(&advice.Evidence{Layer: event.LayerAllocator, Holder: out.Holder, Facts: facts})
 	return out
 }
 
@@ -80,7 +80,7 @@ func (g *grouping) split(entries []view.Row) []view.Row {
 		e := &entries[i]
 		l := lines[site(e)]
 		switch holder := knownHolder(e.Holder); {
-		case l == nil || e.Name == stacks.BeforeAttach || e.Layer != event.LayerTorch.String() || g.finding(e, holder) != nil:
+		case l == nil || e.Name == stacks.BeforeAttach || e.Layer != event.LayerAllocator.String() || g.finding(e, holder) != nil:
 			out = append(out, *e)
 		case holder == "":
 			open = append(open, *e)

@@ -16,7 +16,7 @@ import (
 // TestOlderGrows: memory from before the attach grows too if its holder holds nothing newer but what grows.
 func TestOlderGrows(t *testing.T) {
 	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{
-		{Layer: event.LayerTorch, File: "/a.py", Line: 1, Bytes: 100, Grown: 1000, Holder: "garbage Rollout.obs", Stacks: []event.StackID{1}},
+		{Layer: event.LayerAllocator, File: "/a.py", Line: 1, Bytes: 100, Grown: 1000, Holder: "garbage Rollout.obs", Stacks: []event.StackID{1}},
 	}}
 	of := func(stack event.StackID, holder string, bytes int64, blocks uint64) view.Row {
 		e := entry(int(stack), bytes)

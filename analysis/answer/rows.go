@@ -203,7 +203,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if slices.Contains(f.Stacks, e.StackID) {
 			return f
 		}
-		if f.Layer == event.LayerTorch && varpath.Within(holder, f.Holder) && (within == nil || varpath.Within(f.Holder, within.Holder) &&
+		if f.Layer == event.LayerAllocator && varpath.Within(holder, f.Holder) && (within == nil || varpath.Within(f.Holder, within.Holder) &&
 			!varpath.Within(within.Holder, f.Holder)) {
 			within = f
 		}

@@ -46,8 +46,8 @@ func TestGrowth(t *testing.T) {
 		Verdict: leaks.Growing, Steps: leaks.Steps{Period: 2e9},
 		Findings: []leaks.Finding{
 			{Layer: event.LayerHost, Bytes: 1e6, First: 1, Seconds: 1},
-			{Layer: event.LayerTorch, Device: first, Bytes: 100, First: 7, Seconds: 50},
-			{Layer: event.LayerTorch, Device: second, Bytes: 40, First: 3, Seconds: 20},
+			{Layer: event.LayerAllocator, Device: first, Bytes: 100, First: 7, Seconds: 50},
+			{Layer: event.LayerAllocator, Device: second, Bytes: 40, First: 3, Seconds: 20},
 			{Layer: event.LayerDevice, Device: first, Bytes: 10, First: 9, Seconds: 70},
 		},
 	}
@@ -72,7 +72,7 @@ func TestGrowth(t *testing.T) {
 	require.True(t, math.IsNaN(a.Seconds))
 
 	report.Verdict = leaks.Steady
-	report.Findings = []leaks.Finding{{Layer: event.LayerTorch, Bytes: 5, First: 2, Seconds: 3}}
+	report.Findings = []leaks.Finding{{Layer: event.LayerAllocator, Bytes: 5, First: 2, Seconds: 3}}
 	a = New(in)
 	require.False(t, a.Growing())
 	require.Zero(t, a.Rate, "what does not grow has no rate")
@@ -139,7 +139,7 @@ func TestGrowingRowsAreFirst(t *testing.T) {
 	for i := range 5 {
 		line := i + 1
 		report.Findings = append(report.Findings, leaks.Finding{
-			Layer: event.LayerTorch, File: "/a.py", Line: line, Function: "f", Stacks: []event.StackID{event.StackID(line)},
+			Layer: event.LayerAllocator, File: "/a.py", Line: line, Function: "f", Stacks: []event.StackID{event.StackID(line)},
 			Bytes: float64(10 * line), First: 1, Last: 9,
 		})
 		e := entry(line, int64(100-line))
@@ -165,7 +165,7 @@ func TestFindingsOfOneHolder(t *testing.T) {
 	var entries []view.Row
 	for i, bytes := range []float64{3, 7, 7} {
 		id := event.StackID(i + 1)
-		report.Findings = append(report.Findings, leaks.Finding{Layer: event.LayerTorch, Holder: "kept", Stacks: []event.StackID{id},
+		report.Findings = append(report.Findings, leaks.Finding{Layer: event.LayerAllocator, Holder: "kept", Stacks: []event.StackID{id},
 			Bytes: bytes})
 		e := entry(i+1, 10)
 		e.StackID = id
@@ -183,8 +183,8 @@ func TestFindingsOfOneHolder(t *testing.T) {
 func TestFindingOfEntry(t *testing.T) {
 	report := &leaks.Report{Findings: []leaks.Finding{
 		{Layer: event.LayerDevice, Stacks: []event.StackID{1}, Holder: "kept[0..9]"},
-		{Layer: event.LayerTorch, Stacks: []event.StackID{1, 2}, Holder: "kept[0..9]"},
-		{Layer: event.LayerTorch, Stacks: []event.StackID{4}},
+		{Layer: event.LayerAllocator, Stacks: []event.StackID{1, 2}, Holder: "kept[0..9]"},
+		{Layer: event.LayerAllocator, Stacks: []event.StackID{4}},
 	}}
 	g := newGrouping(&Input{View: emptyView(), Leaks: report})
 	before := func(category string) view.Row {
@@ -336,7 +336,7 @@ func TestLinesOfRow(t *testing.T) {
 
 	j := job(6 << 20)
 	report := &leaks.Report{Findings: []leaks.Finding{{
-		Layer: event.LayerTorch, Holder: "kept", Bytes: 1, First: 1, Last: 2, Stacks: []event.StackID{j.ID(call(1)), j.ID(call(2))},
+		Layer: event.LayerAllocator, Holder: "kept", Bytes: 1, First: 1, Last: 2, Stacks: []event.StackID{j.ID(call(1)), j.ID(call(2))},
 	}}}
 	got := lines(6<<20, report, view.Row{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept", Bytes: 5 << 20})
 	require.Len(t, got, 2)
@@ -368,7 +368,8 @@ func TestUnreadIsNotSteady(t *testing.T) {
 	require.Equal(t, []Sum{{"before attach", 300}}, rest, "nothing grows")
 
 	report := &leaks.Report{Verdict: leaks.Growing,
-		Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]"}}}
+		Findings: []leaks.Finding{{Layer: event.LayerAllocator, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10,
+			Holder: "kept[0..9]"}}}
 	grows, older, other := entry(1, 100), entry(0, 50), entry(2, 10)
 	grows.StackID, other.StackID = 1, 1
 	older.Name, older.File, older.Holder = stacks.BeforeAttach, "", "kept[0..9]"
@@ -384,8 +385,9 @@ func TestUnreadIsNotSteady(t *testing.T) {
 // TestGrowingLineIsNotSteady: what something else holds of a line that grows belongs to what grows, as far as the line has grown.
 func TestGrowingLineIsNotSteady(t *testing.T) {
 	report := &leaks.Report{Verdict: leaks.Growing,
-		Findings: []leaks.Finding{{Layer: event.LayerTorch, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10, Holder: "kept[0..9]",
-			Grown: 150}}}
+		Findings: []leaks.Finding{{Layer: event.LayerAllocator, File: "/a.py", Line: 1, Stacks: []event.StackID{1}, Bytes: 10,
+			Holder: "kept[0..9]",
+			Grown:  150}}}
 	grows, graph, step := entry(1, 100), entry(1, 50), entry(1, 10)
 	grows.Holder, graph.Holder, step.Holder = "kept[0..9]", "C++ ReluBackward0", "output"
 	for i, e := range []*view.Row{&grows, &graph, &step} {
@@ -427,7 +429,7 @@ func TestGarbage(t *testing.T) {
 	require.EqualValues(t, 40*mib, got.Bytes)
 	require.False(t, got.About)
 	require.Contains(t, got.Advice, "Linear.hook leads back")
-	in.Leaks = &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerTorch, Holder: "garbage Linear.*"}}}
+	in.Leaks = &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{{Layer: event.LayerAllocator, Holder: "garbage Linear.*"}}}
 	require.Nil(t, garbageOf(in, old), "the finding says it")
 	in.Leaks = nil
 	old.Bytes = 9 * mib
@@ -480,7 +482,7 @@ func TestGarbageOfLine(t *testing.T) {
 	_, rows = answerOf(&Input{Garbage: &mostly}, newer, other)
 	require.Empty(t, rows[0].Holder, "others hold most of the line")
 	in := &Input{Garbage: read, Leaks: &leaks.Report{Verdict: leaks.Growing,
-		Findings: []leaks.Finding{{Layer: event.LayerTorch, Stacks: []event.StackID{1}, Holder: "seen"}}}}
+		Findings: []leaks.Finding{{Layer: event.LayerAllocator, Stacks: []event.StackID{1}, Holder: "seen"}}}}
 	newer.StackID = 1
 	_, rows = answerOf(in, newer, other)
 	require.Equal(t, "seen", rows[0].Holder, "what grows is no garbage")

@@ -77,7 +77,7 @@ func TestFollowReserved(t *testing.T) {
 	f := NewFollower(&steps.Table{}, 0, 10)
 	see := func(time uint64, device int8, reserved, stream uint64, kind event.Kind) {
 		f.See(&event.Event{
-			Time: time, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA, Index: device}, Reserved: reserved,
+			Time: time, Kind: kind, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA, Index: device}, Reserved: reserved,
 			Stream: stream,
 		})
 	}

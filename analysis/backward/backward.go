@@ -65,7 +65,7 @@ func (j *Joiner) Stack(id event.StackID) *event.Stack {
 func (j *Joiner) Join(events []event.Event) {
 	for i := range events {
 		e := &events[i]
-		if e.Stack != 0 && e.Stack != event.StackLeftOut && !e.Autograd.Running && e.Layer == event.LayerTorch {
+		if e.Stack != 0 && e.Stack != event.StackLeftOut && !e.Autograd.Running && e.Layer == event.LayerAllocator {
 			j.follow(e)
 		}
 		if e.Autograd == (event.Autograd{}) || e.Stack == 0 || e.Stack.Placeholder() != nil {

@@ -214,7 +214,7 @@ func TestCaller(t *testing.T) {
 		"/v/lib/python3.11/site-packages/torch/_tensor.py:623:Tensor.backward "
 	s := newScene(100)
 	main := func(tid uint32, text string) {
-		s.Join([]event.Event{{TID: tid, Layer: event.LayerTorch, Stack: s.id(text), Autograd: event.Autograd{Thread: tid, Next: 1}}})
+		s.Join([]event.Event{{TID: tid, Layer: event.LayerAllocator, Stack: s.id(text), Autograd: event.Autograd{Thread: tid, Next: 1}}})
 	}
 	gradient := func() string {
 		return s.backward(event.Autograd{Node: event.Unknown, Class: "AccumulateGrad"},

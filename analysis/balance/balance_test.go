@@ -80,7 +80,7 @@ func TestBalance(t *testing.T) {
 			site(event.LayerDevice, pid, 1, 2, 40),
 			site(event.LayerDevice, pid, 3, 3, 8),
 			site(event.LayerDevice, 8, 1, 1, 1<<20),
-			site(event.LayerTorch, pid, 2, 5, 60),
+			site(event.LayerAllocator, pid, 2, 5, 60),
 			site(event.LayerHost, pid, 2, 1, 1<<20),
 			site(event.LayerShared, pid, 2, 1, 2<<20),
 			site(event.LayerVirtual, pid, 2, 1, 3<<20),
@@ -297,7 +297,7 @@ func TestBalanceNotes(t *testing.T) {
 // TestBalanceProperty: whatever is put in, each device adds up, and no byte is lost or counted twice.
 func TestBalanceProperty(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	layers := []event.Layer{event.LayerTorch, event.LayerDevice, event.LayerDevice, event.LayerDevice, event.LayerHost, event.LayerShared,
+	layers := []event.Layer{event.LayerAllocator, event.LayerDevice, event.LayerDevice, event.LayerDevice, event.LayerHost, event.LayerShared,
 		event.LayerVirtual}
 	for range 3000 {
 		in := Input{PID: pid}

@@ -63,7 +63,7 @@ type churn struct {
 }
 
 func (c *churn) allocated(b *heap.Block, e *event.Event) {
-	if b.Layer != event.LayerTorch || e == nil || e.Kind != event.KindAlloc {
+	if b.Layer != event.LayerAllocator || e == nil || e.Kind != event.KindAlloc {
 		return
 	}
 	c.Allocated += b.Size

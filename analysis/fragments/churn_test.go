@@ -46,7 +46,7 @@ func loop() *eventtest.Stream {
 		}
 		now += 1000
 		s.Events = append(s.Events, event.Event{
-			Time: now, PID: 1, TID: 1, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size,
+			Time: now, PID: 1, TID: 1, Kind: kind, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size,
 			Allocated: total, Reserved: 256 * mib, Requested: size, Stream: 0, Handle: event.Unknown, Context: event.Unknown, Stack: stack,
 		})
 	}
@@ -122,7 +122,7 @@ func TestChurnOfEqualSteps(t *testing.T) {
 		j.Pass(eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam)
 		j.Free(j.Alloc(eventtest.Forward, 1<<20))
 	}
-	before := event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 77, Size: 1 << 20, Requested: event.Unknown,
+	before := event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Addr: 77, Size: 1 << 20, Requested: event.Unknown,
 		Allocated: j.Total()}
 	j.Add(before)
 	j.Obtain(event.LayerDevice, eventtest.Forward, 9<<20)

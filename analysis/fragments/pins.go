@@ -53,7 +53,7 @@ func readHolder(readings []event.Held, site string, until uint64) string {
 // Block is a block as the live set has it.
 func (m *Map) Block(b *Block) heap.Block {
 	return heap.Block{
-		PID: m.PID, Layer: event.LayerTorch, Device: m.Device, Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: event.Unknown,
+		PID: m.PID, Layer: event.LayerAllocator, Device: m.Device, Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: event.Unknown,
 		Time: b.Time, Stack: b.Stack, Origin: b.Origin,
 	}
 }

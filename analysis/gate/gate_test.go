@@ -84,7 +84,7 @@ func TestUnknownIsNotMet(t *testing.T) {
 func TestPeaks(t *testing.T) {
 	limit := uint64(100)
 	device := func(n int8, bytes uint64) view.Peak {
-		return view.Peak{Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA, Index: n}, Bytes: bytes}
+		return view.Peak{Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA, Index: n}, Bytes: bytes}
 	}
 	r := gate.Judge(&gate.Rules{MaxPeak: &limit}, &gate.Input{Peaks: []view.Peak{device(0, 101), device(1, 100), device(2, 150)}}).Results[0]
 	require.Equal(t, gate.Failed, r.Status)
@@ -187,8 +187,8 @@ func TestPeakLine(t *testing.T) {
 	in := &gate.Input{
 		Peak: []view.Row{line("a.py", 100, ""), line("b.py", 60, ""), line("b.py", 60, ""), other, host},
 		Peaks: []view.Peak{
-			{Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA, Index: 2}, Bytes: 5 * mib},
-			{Layer: event.LayerTorch, Device: cuda, Bytes: 220 * mib, Time: 17}, {Layer: event.LayerHost, Device: cuda, Bytes: 2000 * mib},
+			{Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA, Index: 2}, Bytes: 5 * mib},
+			{Layer: event.LayerAllocator, Device: cuda, Bytes: 220 * mib, Time: 17}, {Layer: event.LayerHost, Device: cuda, Bytes: 2000 * mib},
 		},
 	}
 	r := gate.Judge(&gate.Rules{MaxPeak: &limit}, in).Results[0]

@@ -38,7 +38,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 	before := map[beforeKey]figures.HeldBefore{}
 	held := map[heap.BlockKey]view.HeldBlock{}
 	for b := range blocks {
-		if b.Layer != event.LayerTorch || b.PID != uint32(h.Report.PID) {
+		if b.Layer != event.LayerAllocator || b.PID != uint32(h.Report.PID) {
 			continue
 		}
 		i, holder := h.holderOf(&b)
@@ -122,7 +122,7 @@ func siteNames(v *view.View) map[siteKey]string {
 	out := map[siteKey]string{}
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		if s.Layer == event.LayerTorch {
+		if s.Layer == event.LayerAllocator {
 			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = s.Name
 		}
 	}

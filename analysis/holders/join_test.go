@@ -22,7 +22,7 @@ import (
 // live is a live torch block of process 7, of the same address and size as block i of mixedReport.
 func live(r *scan.Report, i int, origin heap.Origin, stack event.StackID) heap.Block {
 	b := &r.Blocks[i]
-	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size,
+	return heap.Block{PID: 7, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size,
 		Stack: stack, Origin: origin, Time: 10}
 }
 

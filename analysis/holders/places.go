@@ -53,7 +53,7 @@ type Freed struct {
 
 // Held reports whether a block that was freed at a time was seen at a place before: Passing needs it.
 func (h *Index) Held(b *heap.Block, freed uint64) bool {
-	return b.Layer == event.LayerTorch && b.PID == uint32(h.Report.PID) && h.places.of(b, freed) >= 0
+	return b.Layer == event.LayerAllocator && b.PID == uint32(h.Report.PID) && h.places.of(b, freed) >= 0
 }
 
 // Passing adds up the blocks that were freed while holders were read, by site and holder: of a tensor that is

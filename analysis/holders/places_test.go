@@ -25,7 +25,7 @@ func TestPlaces(t *testing.T) {
 	r := &scan.Report{PID: 42, Time: 100, Places: []scan.Place{place(0, 0x1000, 200), place(1, 0x2000, 210), place(2, 0x3000, 220)}}
 	h := New(r)
 	block := func(addr, time uint64) heap.Block {
-		return heap.Block{PID: 42, Layer: event.LayerTorch, Addr: addr, Size: 1024, Time: time, Stack: 7}
+		return heap.Block{PID: 42, Layer: event.LayerAllocator, Addr: addr, Size: 1024, Time: time, Stack: 7}
 	}
 	freed := []Freed{{block(0x1000, 190), 205}, {block(0x1000, 90), 195}, {block(0x2000, 215), 230}, {block(0x2000, 150), 211}}
 	for i, want := range []bool{true, false, false, true} {

@@ -16,7 +16,7 @@ type all = []leaks.Finding
 // TestCompare: which findings of two recordings are the same.
 func TestCompare(t *testing.T) {
 	at := func(file string, line int, function string) leaks.Finding {
-		return leaks.Finding{Layer: event.LayerTorch, File: file, Line: line, Function: function}
+		return leaks.Finding{Layer: event.LayerAllocator, File: file, Line: line, Function: function}
 	}
 	host := at("/a/train.py", 3, "f")
 	host.Layer = event.LayerHost

@@ -19,7 +19,7 @@ import (
 func resolveNone(event.StackID) *event.Stack { return nil }
 
 func liveBlock(addr, size uint64, change func(*heap.Block)) *heap.Block {
-	b := &heap.Block{PID: 7, Layer: event.LayerTorch, Addr: addr, Size: size, Requested: size, Stack: 1, Origin: heap.OriginEvent}
+	b := &heap.Block{PID: 7, Layer: event.LayerAllocator, Addr: addr, Size: size, Requested: size, Stack: 1, Origin: heap.OriginEvent}
 	if change != nil {
 		change(b)
 	}
@@ -57,7 +57,7 @@ func TestUnsizedBlocks(t *testing.T) {
 	require.False(t, d.blind)
 	d.allocated(unsized)
 	require.True(t, d.blind)
-	at := place{event.LayerTorch, event.Device{}, 7}
+	at := place{event.LayerAllocator, event.Device{}, 7}
 	require.Equal(t, floor{2, 912, 1024}, d.totals[at].live)
 	later := *unsized
 	later.Requested = 300
@@ -221,15 +221,15 @@ func TestAdvice(t *testing.T) {
 		{Finding{Kind: Leak, Blocks: 2, Requested: 18}, ""},
 		{Finding{Kind: Growth, Blocks: 2, Requested: 4}, ""},
 		{Finding{Kind: Leak, Requested: 0}, ""},
-		{Finding{Layer: event.LayerTorch, Phase: phases.Forward, UsualEnd: phases.Backward},
+		{Finding{Layer: event.LayerAllocator, Phase: phases.Forward, UsualEnd: phases.Backward},
 			"a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"},
 		{Finding{Layer: event.LayerDevice, Phase: phases.Forward, UsualEnd: phases.Backward}, ""},
-		{Finding{Layer: event.LayerTorch, Holder: "main() local losses[0..9].grad_fn …"},
+		{Finding{Layer: event.LayerAllocator, Holder: "main() local losses[0..9].grad_fn …"},
 			"each tensor in losses keeps the graph of its step: keep .item() or .detach() of it"},
-		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"},
+		{Finding{Layer: event.LayerAllocator, Holder: "total.grad_fn …"},
 			"total carries the graph of all steps before: call total = total.detach() after each step, or add up .item()"},
 		{Finding{Layer: event.LayerHost, Holder: "total.grad_fn …"}, ""},
-		{Finding{Layer: event.LayerTorch, Holder: "total"}, ""},
+		{Finding{Layer: event.LayerAllocator, Holder: "total"}, ""},
 	} {
 		require.Equal(t, c.want, c.f.Advice(), "%+v", c.f)
 	}
@@ -263,8 +263,8 @@ func TestFill(t *testing.T) {
 func TestKindsAndConfidence(t *testing.T) {
 	require.Equal(t, HostGrowth, kindOf(event.LayerHost, nil))
 	require.Equal(t, DeviceGrowth, kindOf(event.LayerDevice, nil))
-	require.Equal(t, Leak, kindOf(event.LayerTorch, []trend{{linear: true}, {linear: true}}))
-	require.Equal(t, Growth, kindOf(event.LayerTorch, []trend{{linear: true}, {}}))
+	require.Equal(t, Leak, kindOf(event.LayerAllocator, []trend{{linear: true}, {linear: true}}))
+	require.Equal(t, Growth, kindOf(event.LayerAllocator, []trend{{linear: true}, {}}))
 	for periods, want := range map[int]Confidence{9: Low, 10: Medium, 19: Medium, 20: High} {
 		require.Equal(t, want, confidenceOf(periods))
 	}
@@ -368,14 +368,14 @@ func TestLoading(t *testing.T) {
 // TestTurnover: the blocks from before the attach that are freed are counted with their size, also those that were not known.
 func TestTurnover(t *testing.T) {
 	freed := func(size uint64) *event.Event {
-		return &event.Event{Kind: event.KindFree, Layer: event.LayerTorch, PID: 7, Size: size, Time: 5}
+		return &event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, PID: 7, Size: size, Time: 5}
 	}
 	tr := &turnover{}
 	left := func() []int64 {
 		var out []int64
 		for _, x := range tr.recent {
 			require.True(t, x.older)
-			require.Equal(t, sizeKey{place{event.LayerTorch, event.Device{}, 7}, sizeClass(uint64(x.bytes))}, x.size)
+			require.Equal(t, sizeKey{place{event.LayerAllocator, event.Device{}, 7}, sizeClass(uint64(x.bytes))}, x.size)
 			out = append(out, x.bytes)
 		}
 		return out
@@ -411,7 +411,7 @@ func TestTurnover(t *testing.T) {
 // and never from one that has no more than at first.
 func TestReplaced(t *testing.T) {
 	d := newDetector(nil, resolveNone)
-	old := departure{size: sizeKey{place{event.LayerTorch, event.Device{}, 7}, 9}, bytes: 512, older: true}
+	old := departure{size: sizeKey{place{event.LayerAllocator, event.Device{}, 7}, 9}, bytes: 512, older: true}
 	addr := uint64(0)
 	alloc := func(stack event.StackID) *site {
 		addr++
@@ -498,7 +498,7 @@ func TestLatestSteps(t *testing.T) {
 // TestStepsOfFinding: where the beginning of a recording was dropped, the steps of a finding have their numbers all the same.
 func TestStepsOfFinding(t *testing.T) {
 	d := newDetector(nil, resolveNone)
-	k := lineKey{place{event.LayerTorch, event.Device{}, 7}, line{function: "f"}}
+	k := lineKey{place{event.LayerAllocator, event.Device{}, 7}, line{function: "f"}}
 	d.totals[k.place] = &series{}
 	rise := trend{first: 3, period: 2, periods: 10, step: amount{1, 100, 512}, live: floor{4, 400, 2048}}
 	later := rise

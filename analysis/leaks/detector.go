@@ -139,7 +139,7 @@ func newDetector(library []string, resolve func(event.StackID) *event.Stack) *de
 // counts reports whether a block is judged: PyTorch's blocks, pinned memory, and device memory outside PyTorch are.
 func counts(b *heap.Block) bool {
 	switch b.Layer {
-	case event.LayerTorch:
+	case event.LayerAllocator:
 	case event.LayerHost, event.LayerDevice:
 		if b.Segment || b.Size == event.Unknown {
 			return false
@@ -155,7 +155,7 @@ func (d *detector) allocated(b *heap.Block) {
 	if !counts(b) {
 		return
 	}
-	if b.Layer == event.LayerTorch {
+	if b.Layer == event.LayerAllocator {
 		d.allocs++
 		if b.Requested == event.Unknown {
 			d.unsized[b.Key()], d.blind = true, true
@@ -198,7 +198,7 @@ func (d *detector) freed(b *heap.Block) {
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
 		s.countGone(d.step)
 		s.line.countGone(d.step)
-		if d.leaves(s) && b.Layer == event.LayerTorch && b.Size != event.Unknown {
+		if d.leaves(s) && b.Layer == event.LayerAllocator && b.Size != event.Unknown {
 			d.departed(departure{size: sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, bytes: int64(b.Size)})
 		}
 	}
@@ -220,7 +220,7 @@ func (d *detector) removed(b *heap.Block) *site {
 	s.remove(d.step, f)
 	s.line.remove(d.step, f)
 	s.total.remove(d.step, f)
-	if b.Layer == event.LayerTorch {
+	if b.Layer == event.LayerAllocator {
 		d.frees++
 		if len(d.unsized) > 0 {
 			delete(d.unsized, b.Key())
@@ -234,7 +234,7 @@ func (d *detector) removed(b *heap.Block) *site {
 // key returns the amount for which a block counts, and the key of its site.
 func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
-	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] || b.Device.Allocator().Sampled() {
+	if b.Layer != event.LayerAllocator || d.blind && d.unsized[b.Key()] || b.Device.Allocator().Sampled() {
 		f.requested = f.bytes
 	}
 	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.requested)))}

@@ -18,7 +18,7 @@ var cuda = event.Device{Type: event.DeviceCUDA}
 
 // block is one of PyTorch's.
 func block(stack event.StackID, requested, size uint64) *heap.Block {
-	return &heap.Block{PID: eventtest.PID, Layer: event.LayerTorch, Device: cuda, Size: size, Requested: requested, Stack: stack}
+	return &heap.Block{PID: eventtest.PID, Layer: event.LayerAllocator, Device: cuda, Size: size, Requested: requested, Stack: stack}
 }
 
 // churn is a detector after steps of gigabytes that are allocated and freed, and 512 bytes that stay of each.

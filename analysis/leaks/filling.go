@@ -58,7 +58,8 @@ const likeShare = 8
 func (f *Finding) mayHaveFilled() bool {
 	facts := &f.proof.facts
 	full := facts.Most * facts.Each
-	return facts.Most > 0 && !(facts.State && !fillsState(facts)) && facts.Length >= facts.Most && !facts.Moved && f.Grown <= full+full/likeShare &&
+	return facts.Most > 0 && !(facts.State && !fillsState(facts)) && facts.Length >= facts.Most && !facts.Moved &&
+		f.Grown <= full+full/likeShare &&
 		f.LiveBlocks > 0 && f.LiveBlocks <= facts.Length+facts.Length/likeShare
 }
 
@@ -123,7 +124,7 @@ func isLike(x, y uint64) bool { return likeShare*(max(x, y)-min(x, y)) < max(x, 
 // isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
 // phase, and replaces the one before.
 func (f *Finding) isLongerInput() bool {
-	input := f.Layer == event.LayerTorch && f.Blocks == 0 && f.Phase == phases.Input
+	input := f.Layer == event.LayerAllocator && f.Blocks == 0 && f.Phase == phases.Input
 	return input && f.Stack != nil && copied[stacks.Operator(f.Stack.Frames)]
 }
 

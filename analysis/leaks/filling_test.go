@@ -21,10 +21,10 @@ func TestFilling(t *testing.T) {
 	second := event.Device{Type: event.DeviceCUDA, Index: 1}
 	// one has 20 of 100 elements of 1 MiB each, 5 of which are newer than the reading: 15 were read.
 	one := func(device event.Device) Finding {
-		return Finding{Device: device, Layer: event.LayerTorch, LiveBytes: 20 * mib, LiveBlocks: 20, Newer: 5,
+		return Finding{Device: device, Layer: event.LayerAllocator, LiveBytes: 20 * mib, LiveBlocks: 20, Newer: 5,
 			proof: proof{facts: advice.Facts{Length: 15, Most: 100}}}
 	}
-	full, unread, free := one(first), one(first), Finding{Device: first, Layer: event.LayerTorch, LiveBytes: mib, LiveBlocks: 1}
+	full, unread, free := one(first), one(first), Finding{Device: first, Layer: event.LayerAllocator, LiveBytes: mib, LiveBlocks: 1}
 	older := one(first) // 15 of 45 elements are from before the attach, and of the same size
 	older.proof.facts.Length, older.proof.facts.Each = 45, 2*mib
 	full.proof.facts.Length, unread.Newer = 100, 20
@@ -166,7 +166,7 @@ func TestLonger(t *testing.T) {
 		}}
 	}
 	batch := func() Finding {
-		return Finding{Layer: event.LayerTorch, Phase: phases.Input, Stack: stack("to_dtype_layout")}
+		return Finding{Layer: event.LayerAllocator, Phase: phases.Input, Stack: stack("to_dtype_layout")}
 	}
 	batch1, history, kept, forward, unread := batch(), batch(), batch(), batch(), batch()
 	batch1.Stack, history.Stack, kept.Blocks, forward.Phase, unread.Stack = stack("to_device"), stack("cat"), 1, phases.Forward, nil

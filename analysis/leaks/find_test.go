@@ -124,7 +124,7 @@ func TestVerdicts(t *testing.T) {
 		j.Pass(input, forward, backward, adam)
 	}
 	require.Equal(t, leaks.Unclear, j.find(t, nil).Verdict, "12 steps are too few")
-	j.Add(event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Size: 1 << 40, Allocated: j.Total(), Stack: j.ID(forward)})
+	j.Add(event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, Size: 1 << 40, Allocated: j.Total(), Stack: j.ID(forward)})
 	require.Equal(t, leaks.OutOfMemory, j.find(t, nil).Verdict)
 }
 

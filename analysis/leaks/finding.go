@@ -250,7 +250,7 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 		f.Graph = f.Graph || r.from != nil && r.line == r.from.forward && r.line != r.from.line
 	}
 	f.Blocks, f.Requested, f.Bytes = sum.blocks, sum.requested, sum.bytes
-	if d.blind && k.place.layer == event.LayerTorch {
+	if d.blind && k.place.layer == event.LayerAllocator {
 		f.Requested = math.NaN()
 	}
 	f.Grown = uint64(max(0, rise))

@@ -48,7 +48,7 @@ func TestUsualEnd(t *testing.T) {
 
 // TestAdvice is said only of what the figures prove.
 func TestAdvice(t *testing.T) {
-	kept := leaks.Finding{Kind: leaks.Leak, Layer: event.LayerTorch, Blocks: 1, Requested: 4096, Phase: phases.Forward,
+	kept := leaks.Finding{Kind: leaks.Leak, Layer: event.LayerAllocator, Blocks: 1, Requested: 4096, Phase: phases.Forward,
 		UsualEnd: phases.Backward}
 	for want, change := range map[string]func(f *leaks.Finding){
 		"a tensor of the forward pass": func(*leaks.Finding) {},

@@ -23,7 +23,7 @@ func TestOrder(t *testing.T) {
 	backward := own(100, 1)
 	backward.Backward = true
 	gradient := own(100, 9)
-	gradient.Layer, gradient.Holder = event.LayerTorch, "C++ CopyBackwards …"
+	gradient.Layer, gradient.Holder = event.LayerAllocator, "C++ CopyBackwards …"
 	gradient.proof = proof{signs: advice.Gradient, cause: true}
 	outer, inner := own(100, 8), own(100, 3)
 	outer.Stack = eventtest.Stack("a.so!at::empty /a/t.py:8:f /a/t.py:20:main")
@@ -50,7 +50,7 @@ func TestOrder(t *testing.T) {
 // TestTotal: figures of one sentence are of the same lines.
 func TestTotal(t *testing.T) {
 	device := func(period int, bytes float64) Finding {
-		return Finding{Layer: event.LayerTorch, File: "/a/t.py", Line: 1, Function: "f", Period: period, First: period, Blocks: 1,
+		return Finding{Layer: event.LayerAllocator, File: "/a/t.py", Line: 1, Function: "f", Period: period, First: period, Blocks: 1,
 			Requested: bytes, Bytes: 2 * bytes, LiveBytes: 10}
 	}
 	host := device(1, 7)

@@ -126,7 +126,7 @@ func Passing(j *view.Joined) (out []event.HeldRow) {
 // siteOf returns the site of a block, as the detector defines it.
 func (f *Finding) siteOf(b *heap.Block) siteKey {
 	size := b.Requested
-	if b.Layer != event.LayerTorch || size == event.Unknown {
+	if b.Layer != event.LayerAllocator || size == event.Unknown {
 		size = b.Size
 	}
 	return siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(size)}

@@ -34,7 +34,7 @@ func TestLevel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var l level
 			see := func(kind event.Kind, n uint64, step int) {
-				l.see(&event.Event{Kind: kind, Layer: event.LayerTorch, PID: 1, Allocated: n}, step)
+				l.see(&event.Event{Kind: kind, Layer: event.LayerAllocator, PID: 1, Allocated: n}, step)
 			}
 			for i := range steps {
 				see(event.KindAlloc, max(tt.at(i), tt.at(i)+500), i) // of the step

@@ -61,7 +61,7 @@ func (s *series) hasFallen(rise int64) bool {
 // risers returns the lines whose memory rose in the later half of all steps, the most bytes first, and the bytes of excused rises.
 func (d *detector) risers(o *Options) (all []Riser, excused uint64) {
 	for k, s := range d.lines {
-		if k.place.layer != event.LayerTorch || s.windows == nil {
+		if k.place.layer != event.LayerAllocator || s.windows == nil {
 			continue
 		}
 		switch by := laterRise(s.windows); {

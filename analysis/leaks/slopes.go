@@ -26,7 +26,7 @@ type slopes struct {
 
 // see adds the next event, in a step.
 func (s *slopes) see(e *event.Event, step int) {
-	if !e.Device.Type.MPS() || e.Layer != event.LayerTorch || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
+	if !e.Device.Type.MPS() || e.Layer != event.LayerAllocator || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return
 	}
 	by := floor{bytes: int64(e.Size)}

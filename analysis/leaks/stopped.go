@@ -39,7 +39,7 @@ func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Fin
 	total := d.level.windows[len(d.level.windows)-1].bytes
 	var out []Finding
 	for k, s := range d.lines {
-		if k.place.layer != event.LayerTorch || s.windows == nil || isAmong(growing, k) {
+		if k.place.layer != event.LayerAllocator || s.windows == nil || isAmong(growing, k) {
 			continue
 		}
 		t, last, ok := s.stopped()

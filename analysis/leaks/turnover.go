@@ -37,7 +37,7 @@ type sizeKey struct {
 // see handles the next event, before it is applied: if the previous one was a free that removed no block, its block was not known.
 func (t *turnover) see(e *event.Event, d *detector) {
 	t.settle(d)
-	if e.Kind == event.KindFree && e.Layer == event.LayerTorch && e.Size != event.Unknown {
+	if e.Kind == event.KindFree && e.Layer == event.LayerAllocator && e.Size != event.Unknown {
 		t.pending = *e
 	}
 }
@@ -53,7 +53,7 @@ func (t *turnover) settle(d *detector) {
 // freed handles a block that leaves the live set at a time.
 func (t *turnover) freed(b *heap.Block, time uint64, d *detector) {
 	t.pending.Kind = 0
-	if b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore && b.Size != event.Unknown {
+	if b.Layer == event.LayerAllocator && b.Origin == heap.OriginBefore && b.Size != event.Unknown {
 		t.count(departure{time, sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, int64(b.Size), true}, d)
 	}
 }

@@ -52,7 +52,7 @@ func (w *Watch) SetLibrary(prefixes []string) {
 
 // See handles the next event, before it is applied; live yields the current blocks.
 func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
-	w.refused = w.refused || e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
+	w.refused = w.refused || e.Kind == event.KindOutOfMemory && e.Layer == event.LayerAllocator
 	had := len(w.begins)
 	w.begins = w.tracker.See(e, w.begins)
 	w.step(had, live)

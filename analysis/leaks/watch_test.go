@@ -190,8 +190,8 @@ func soak(steps int) *leaks.Watch {
 	now := uint64(0)
 	alloc := func(id event.StackID, requested, size uint64) heap.Block {
 		now += 1e6
-		w.See(&event.Event{Time: now, Kind: event.KindAlloc, Layer: event.LayerTorch, Requested: requested, Size: size, Stack: id}, none)
-		b := heap.Block{Layer: event.LayerTorch, Size: size, Requested: requested, Stack: id, Time: now, Addr: now}
+		w.See(&event.Event{Time: now, Kind: event.KindAlloc, Layer: event.LayerAllocator, Requested: requested, Size: size, Stack: id}, none)
+		b := heap.Block{Layer: event.LayerAllocator, Size: size, Requested: requested, Stack: id, Time: now, Addr: now}
 		w.Allocated(&b)
 		return b
 	}

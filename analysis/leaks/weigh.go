@@ -153,7 +153,7 @@ func (r *Report) unexplained(rise uint64, o *Options) uint64 {
 	if left <= 0 {
 		return 0
 	}
-	all := Finding{Layer: event.LayerTorch, Bytes: left / half}
+	all := Finding{Layer: event.LayerAllocator, Bytes: left / half}
 	for device := range o.Free { // the device that is full first
 		if all.Device == (event.Device{}) || o.Free[device] < o.Free[all.Device] {
 			all.Device = device

@@ -38,7 +38,7 @@ func TestWeighed(t *testing.T) {
 		"of a device that is not in them": {31000, &Options{Size: map[event.Device]uint64{{Type: event.DeviceHIP}: 80 * gib}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := []Finding{{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerTorch, Bytes: c.bytes}}
+			all := []Finding{{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerAllocator, Bytes: c.bytes}}
 			findings, notes := weigh(all, &Steps{Period: second}, c.o)
 			require.Len(t, notes, map[bool]int{true: 1}[c.note])
 			require.Len(t, findings, map[bool]int{false: 1}[c.note])
@@ -74,7 +74,7 @@ func TestWeighedTogether(t *testing.T) {
 func TestEndedIsNeverFull(t *testing.T) {
 	d := event.Device{Type: event.DeviceCUDA}
 	for _, ended := range []bool{false, true} {
-		f := []Finding{{Device: d, Layer: event.LayerTorch, Bytes: 1 << 20, Seconds: math.NaN()}}
+		f := []Finding{{Device: d, Layer: event.LayerAllocator, Bytes: 1 << 20, Seconds: math.NaN()}}
 		fill(f, &Steps{Period: 1e9}, &Options{Free: map[event.Device]uint64{d: 1 << 30}, Ended: ended})
 		require.Equal(t, ended, math.IsNaN(f[0].Seconds))
 	}

@@ -112,7 +112,7 @@ func (c *Case) layer() event.Layer {
 	if c.Async {
 		return event.LayerDevice
 	}
-	return event.LayerTorch
+	return event.LayerAllocator
 }
 
 // held returns PyTorch's memory on the device, as far as known, without Context.

@@ -38,7 +38,7 @@ func TestAsyncTotals(t *testing.T) {
 	}
 	plain := func(*heap.Block) {}
 	for _, change := range []func(*heap.Block){
-		func(b *heap.Block) { b.Layer = event.LayerTorch }, func(b *heap.Block) { b.Size = u }, func(b *heap.Block) { b.Stack = 2 },
+		func(b *heap.Block) { b.Layer = event.LayerAllocator }, func(b *heap.Block) { b.Size = u }, func(b *heap.Block) { b.Stack = 2 },
 		func(b *heap.Block) { b.Stack, b.Call = 1, "cudaMallocAsync"; b.PID = 8 },
 	} {
 		a.caches[8] = true
@@ -138,7 +138,7 @@ func TestCaught(t *testing.T) {
 		{"it runs", false, false, nil, Unknown},
 	} {
 		f := newFollower(&Input{Trace: trace, Steps: &steps.Table{}, Ended: c.ended, Exit: c.exit})
-		f.wait(&refusals.Refusal{WentOn: c.wentOn, Reported: true, Event: event.Event{Size: 5, PID: 7, Time: 3, Layer: event.LayerTorch}}, 4)
+		f.wait(&refusals.Refusal{WentOn: c.wentOn, Reported: true, Event: event.Event{Size: 5, PID: 7, Time: 3, Layer: event.LayerAllocator}}, 4)
 		require.Equal(t, c.want, f.cases[0].Caught, c.what)
 		require.Equal(t, 4, f.cases[0].Number)
 		require.EqualValues(t, u, f.cases[0].Asked)
@@ -165,7 +165,7 @@ func TestCaught(t *testing.T) {
 
 // TestSameEvent: two refusals are the same when all is the same that tells them apart.
 func TestSameEvent(t *testing.T) {
-	x := event.Event{Time: 1, PID: 2, TID: 3, Layer: event.LayerTorch}
+	x := event.Event{Time: 1, PID: 2, TID: 3, Layer: event.LayerAllocator}
 	require.True(t, isSame(&x, &x))
 	for _, change := range []func(*event.Event){
 		func(e *event.Event) { e.Time++ }, func(e *event.Event) { e.PID++ }, func(e *event.Event) { e.TID++ },

@@ -83,7 +83,7 @@ func (w *world) toCase() *Case {
 		c.Pools = []PoolFree{{Private: true, Free: uint64(w.pool) * m, FreeWhole: uint64(w.pool) * m, Largest: m}}
 	}
 	if w.leak > 0 {
-		c.Findings = []leaks.Finding{{Layer: event.LayerTorch, LiveBytes: uint64(w.leak) * m, Confidence: leaks.High}}
+		c.Findings = []leaks.Finding{{Layer: event.LayerAllocator, LiveBytes: uint64(w.leak) * m, Confidence: leaks.High}}
 	}
 	if w.limit > 0 {
 		c.Tries, c.Asked, c.limits = 0, u, []uint64{uint64(w.limit) * m}

@@ -57,7 +57,7 @@ func TestFewRises(t *testing.T) {
 
 // found is a finding that has grown so far.
 func found(bytes uint64, sure leaks.Confidence) []leaks.Finding {
-	return []leaks.Finding{{Layer: event.LayerTorch, LiveBytes: bytes, Confidence: sure}}
+	return []leaks.Finding{{Layer: event.LayerAllocator, LiveBytes: bytes, Confidence: sure}}
 }
 
 // decided is a case with its decision, LargerStep for Full by that, and what else suffices.

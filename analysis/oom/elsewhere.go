@@ -24,7 +24,7 @@ type gathered struct {
 
 // seeGathered records an allocation by nn.DataParallel's gathering.
 func (f *follower) seeGathered(e *event.Event) {
-	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || !f.signsOf(e.Stack).Has(advice.Gather) {
+	if e.Kind != event.KindAlloc || e.Layer != event.LayerAllocator || !f.signsOf(e.Stack).Has(advice.Gather) {
 		return
 	}
 	key, step := accountKey{e.PID, e.Device}, f.stepAt(e.Time)

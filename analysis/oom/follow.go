@@ -176,7 +176,7 @@ func (f *follower) freed(b *heap.Block, e *event.Event) {
 }
 
 func (f *follower) event(e *event.Event, h *heap.Heap) {
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		f.note(e)
 		if e.Kind == event.KindAlloc {
 			f.made[e.Stack]++

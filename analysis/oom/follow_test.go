@@ -43,7 +43,7 @@ func (p *program) now() uint64 { return uint64(len(p.Events)) * eventNanos }
 
 // add adds an event of the caching allocator.
 func (p *program) add(e event.Event) {
-	e.Layer, e.Allocated = event.LayerTorch, p.allocated
+	e.Layer, e.Allocated = event.LayerAllocator, p.allocated
 	p.Add(e)
 	p.Events[len(p.Events)-1].Reserved = p.reserved
 }
@@ -110,9 +110,9 @@ func TestFindCase(t *testing.T) {
 	p := divided()
 	at := p.now()
 	r := p.find(t, Input{Ended: true, Exit: new(1), Leaks: &leaks.Report{Findings: []leaks.Finding{
-		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerTorch, LiveBytes: 1},
+		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerAllocator, LiveBytes: 1},
 		{Device: event.Device{Type: event.DeviceCUDA}, Layer: event.LayerDevice},
-		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerTorch},
+		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerAllocator},
 	}}})
 	require.Len(t, r.Cases, 1)
 	require.Zero(t, r.More+r.Recovered)
@@ -403,7 +403,7 @@ func TestPlace(t *testing.T) {
 	device := func(index int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: index} }
 	alloc := func(pid uint32, index int8) event.Event {
 		return event.Event{
-			Time: 1, PID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: device(index), Addr: 0x1000 * uint64(pid), Size: 512,
+			Time: 1, PID: pid, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: device(index), Addr: 0x1000 * uint64(pid), Size: 512,
 			Allocated: 512,
 			Reserved:  1024, Requested: 512, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 		}
@@ -531,9 +531,11 @@ func TestFindings(t *testing.T) {
 	p.failIn(eventtest.Forward, 200*mib)
 	device := event.Device{Type: event.DeviceCUDA}
 	r := p.find(t, Input{Leaks: &leaks.Report{Findings: []leaks.Finding{
-		{Device: device, Layer: event.LayerTorch, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8, Stacks: []event.StackID{p.ID(asks)}},
-		{Device: device, Layer: event.LayerTorch, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8, Stacks: []event.StackID{p.ID(foreign)}},
-		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerTorch, LiveBytes: 9},
+		{Device: device, Layer: event.LayerAllocator, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8,
+			Stacks: []event.StackID{p.ID(asks)}},
+		{Device: device, Layer: event.LayerAllocator, LiveBytes: 900 * mib, Confidence: leaks.High, First: 8,
+			Stacks: []event.StackID{p.ID(foreign)}},
+		{Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Layer: event.LayerAllocator, LiveBytes: 9},
 		{Device: device, Layer: event.LayerDevice},
 	}}})
 	c := &r.Cases[0]

@@ -124,7 +124,8 @@ func TestElsewhere(t *testing.T) {
 	p.block(keeps, 0, mib, 0)
 	other := event.Device{Type: event.DeviceCUDA, Index: 1}
 	p.Add(event.Event{
-		Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 99 * mib, Size: mib, Requested: mib, Stream: u, Allocated: mib, Stack: p.ID(keeps),
+		Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 99 * mib, Size: mib, Requested: mib, Stream: u, Allocated: mib,
+		Stack: p.ID(keeps),
 	})
 	p.Events[len(p.Events)-1].Device, p.Events[len(p.Events)-1].Reserved = other, 2*mib
 	p.fail(16*mib, 2)

@@ -20,7 +20,7 @@ func (f *follower) hear(e *event.Event) {
 	switch {
 	case e.Kind == event.KindMemoryInfo && e.Size <= e.Handle && e.Handle != event.Unknown:
 		f.infos[key] = memoryInfo{e.Size, e.Handle}
-	case e.Kind != event.KindOutOfMemory || e.Layer != event.LayerTorch:
+	case e.Kind != event.KindOutOfMemory || e.Layer != event.LayerAllocator:
 		delete(f.infos, key)
 	}
 }

@@ -149,8 +149,8 @@ func TestTreeSources(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	tree := newStackTree(trace, 100)
-	none, own := tree.site(&heap.Block{Layer: event.LayerTorch, Origin: heap.OriginBefore})
-	again, _ := tree.site(&heap.Block{Layer: event.LayerTorch, Origin: heap.OriginBefore})
+	none, own := tree.site(&heap.Block{Layer: event.LayerAllocator, Origin: heap.OriginBefore})
+	again, _ := tree.site(&heap.Block{Layer: event.LayerAllocator, Origin: heap.OriginBefore})
 	require.Equal(t, none, again)
 	var m Model
 	tree.fill(&m)
@@ -183,7 +183,7 @@ func TestTreeIsCut(t *testing.T) {
 		require.Equal(t, want, tree.cut, "limit %d", limit)
 		var m Model
 		tree.fill(&m)
-		b := heap.Block{PID: eventtest.PID, Layer: event.LayerTorch, Stack: 2, Origin: heap.OriginEvent}
+		b := heap.Block{PID: eventtest.PID, Layer: event.LayerAllocator, Stack: 2, Origin: heap.OriginEvent}
 		node, own := tree.site(&b)
 		require.Equal(t, "g", m.Frames[own].Name)
 		require.Equal(t, want > 0, m.Frames[m.Nodes[node].Frame].Name == "g", "the least of them is cut first: %d", limit)
@@ -207,7 +207,7 @@ func TestSegmentRule(t *testing.T) {
 		"of another":        {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID, Stack: other}, false},
 		"without a stack":   {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID}, false},
 		"another process":   {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID + 1, Stack: own}, false},
-		"a block":           {heap.Block{Layer: event.LayerTorch, PID: eventtest.PID, Stack: own}, false},
+		"a block":           {heap.Block{Layer: event.LayerAllocator, PID: eventtest.PID, Stack: own}, false},
 		"unknown stack":     {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID, Stack: 999}, false},
 		"by its stack, too": {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID, Stack: own}, true},
 	} {

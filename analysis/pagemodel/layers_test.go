@@ -44,7 +44,7 @@ func modelOf(courses ...course) *pagemodel.Model {
 			own = int32(len(b.Frames))
 			b.Frames = append(b.Frames, pagemodel.TreeFrame{Kind: pagemodel.TreeOwn, File: "/job/train.py", Line: c.line, Name: "main"})
 		}
-		g := pagemodel.Group{Part: c.part, Layer: event.LayerTorch, Own: own, Category: c.category, Holder: c.holder}
+		g := pagemodel.Group{Part: c.part, Layer: event.LayerAllocator, Own: own, Category: c.category, Holder: c.holder}
 		if g.Holder == "" {
 			g.Holder = view.NoHolder
 		}
@@ -199,7 +199,7 @@ func TestLayersBefore(t *testing.T) {
 	b = make2("")
 	b.Parts[0].BeforeFor[0].Bytes = []uint64{20, 20, 20, 20, 20}
 	b.Groups[1].Category = phases.Activations
-	b.Groups = append(b.Groups, pagemodel.Group{Layer: event.LayerTorch, Own: 1, Category: phases.Temporary, Holder: view.NoHolder})
+	b.Groups = append(b.Groups, pagemodel.Group{Layer: event.LayerAllocator, Own: 1, Category: phases.Temporary, Holder: view.NoHolder})
 	b.Lifetimes = append(b.Lifetimes, pagemodel.Lifetimes{Group: 2, Alloc: 0, Free: 5, Blocks: 1, Bytes: 500})
 	require.Equal(t, []string{
 		stacks.BeforeAttach + " -1 [80 80 88 78 78]", "temporary 0 [500 500 500 500 500]", "parameters 1 [20 20 20 20 20]",
@@ -250,7 +250,7 @@ func wholeAt(b *pagemodel.Model, part, at int) float64 {
 	}
 	for _, f := range b.Lifetimes {
 		g := &b.Groups[f.Group]
-		torch := g.Layer == event.LayerTorch && g.Origin != heap.OriginBefore
+		torch := g.Layer == event.LayerAllocator && g.Origin != heap.OriginBefore
 		if (torch || g.Counted()) && int(f.Alloc) <= at && at < int(f.Free) && (part < 0 || g.Part == part) {
 			sum += float64(f.Bytes)
 		}

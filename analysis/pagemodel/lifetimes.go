@@ -128,7 +128,7 @@ func (l *lifetimes) done(h *heap.Heap) {
 		if o := l.open.At(&b); o != nil {
 			category, held := l.purpose.InUse(&b)
 			holder := held.Holder
-			if _, read := l.trace.Holder(&b); !read && holder == "" && b.Layer == event.LayerTorch {
+			if _, read := l.trace.Holder(&b); !read && holder == "" && b.Layer == event.LayerAllocator {
 				if holder = newer[l.lineOf(o.base)]; holder != "" {
 					l.model.Inferred += b.Size
 				}
@@ -163,7 +163,7 @@ func (l *lifetimes) newer(h *heap.Heap) map[heldLine]string {
 	for b := range h.Blocks() {
 		held, read := l.trace.Holder(&b)
 		o := l.open.At(&b)
-		if o == nil || !read || b.Layer != event.LayerTorch {
+		if o == nil || !read || b.Layer != event.LayerAllocator {
 			continue
 		}
 		line := l.lineOf(o.base)
@@ -261,7 +261,7 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 		return
 	}
 	l.purpose.Allocated(b, e)
-	if e != nil && b.Layer == event.LayerTorch && l.phases.Len() <= maxPhaseSpans {
+	if e != nil && b.Layer == event.LayerAllocator && l.phases.Len() <= maxPhaseSpans {
 		l.phases.See(e.Time, e.TID, l.trace.Classifier().Shown(b.Stack))
 	}
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
@@ -283,7 +283,9 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 }
 
 // skipped says whether a block is in the allocator's totals already: those from before the first event are in Part.Before.
-func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore }
+func skipped(b *heap.Block) bool {
+	return b.Layer == event.LayerAllocator && b.Origin == heap.OriginBefore
+}
 
 func (l *lifetimes) freed(b *heap.Block, e *event.Event, time uint64) {
 	if skipped(b) {
@@ -304,7 +306,7 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, time uint64) {
 		o.group = l.freedGroup(o.base, category)
 	}
 	l.places.freed(l.model, b, &o, l.at)
-	if b.Layer != event.LayerTorch {
+	if b.Layer != event.LayerAllocator {
 		l.closed[b.Key()] = o
 	}
 	l.count(o, l.at, 1) // last: it can renumber the moments
@@ -331,7 +333,7 @@ func (l *lifetimes) moved(from, to *heap.Block) {
 
 // opened is the beginning of a block's lifetime.
 func (l *lifetimes) opened(b *heap.Block, group uint32, size uint64) openLifetime {
-	return openLifetime{group, group, uint16(l.at), b.Layer == event.LayerTorch, b.Addr, size, event.Unknown}
+	return openLifetime{group, group, uint16(l.at), b.Layer == event.LayerAllocator, b.Addr, size, event.Unknown}
 }
 
 func (l *lifetimes) count(o openLifetime, died int, sign int64) {

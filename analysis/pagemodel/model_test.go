@@ -123,7 +123,7 @@ func checkTotals(t *testing.T, b *pagemodel.Model, at int, view *view.View) {
 			if g.Part != i || !g.Counted() || int(l.Alloc) > at || at >= int(l.Free) {
 				continue
 			}
-			if g.Layer == event.LayerTorch {
+			if g.Layer == event.LayerAllocator {
 				live += l.Bytes
 			} else {
 				other += l.Bytes
@@ -238,7 +238,7 @@ func TestBrowseCurve(t *testing.T) {
 			p := &b.Parts[i]
 			var totals, seen []uint64
 			for _, e := range s.Events {
-				if e.Layer == event.LayerTorch && e.Device == p.Device {
+				if e.Layer == event.LayerAllocator && e.Device == p.Device {
 					totals = append(totals, e.Allocated)
 				}
 			}
@@ -332,7 +332,7 @@ func TestBrowseWild(t *testing.T) {
 			got := browsed(b, func(l *pagemodel.Lifetimes, _ *pagemodel.Group) bool { return int(l.Free) > end })
 			want := viewed(trace.End())
 			for key := range want {
-				if key.layer == event.LayerTorch && key.name == stacks.BeforeAttach {
+				if key.layer == event.LayerAllocator && key.name == stacks.BeforeAttach {
 					delete(want, key)
 				}
 			}

@@ -132,7 +132,7 @@ func (p *placer) beforeFreed(m *Model, b *heap.Block, at int) {
 
 // freed notes the end of a block with a group.
 func (p *placer) freed(m *Model, b *heap.Block, o *openLifetime, at int) {
-	if b.Layer == event.LayerTorch && o.size != event.Unknown {
+	if b.Layer == event.LayerAllocator && o.size != event.Unknown {
 		p.add(m, PlacedBlock{m.Groups[o.group].Part, b.Addr, o.size, b.Requested, int32(o.group), 0, o.alloc, uint16(at)})
 	}
 }

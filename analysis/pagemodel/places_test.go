@@ -38,7 +38,7 @@ func liveAt(h *heap.Heap, b *pagemodel.Model) (blocks, segments []lies) {
 	for i := range b.Parts {
 		p := &b.Parts[i]
 		for live := range h.Blocks() {
-			if live.PID == p.PID && live.Device == p.Device && live.Layer == event.LayerTorch {
+			if live.PID == p.PID && live.Device == p.Device && live.Layer == event.LayerAllocator {
 				blocks = append(blocks, lies{i, live.Addr, live.Size, live.Requested, live.Origin == heap.OriginBefore, false})
 			}
 		}
@@ -79,7 +79,7 @@ func returning() *eventtest.Stream {
 			Addr:   addr, Size: size, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 			Allocated: event.Unknown, Reserved: event.Unknown, Stack: 1,
 		}
-		if layer == event.LayerTorch {
+		if layer == event.LayerAllocator {
 			total += change
 			e.Requested, e.Allocated, e.Reserved = size-1, total, reserved
 		} else {
@@ -91,10 +91,10 @@ func returning() *eventtest.Stream {
 	for range 40 {
 		for _, base := range []uint64{1 << 40, 1<<40 + 64<<20} {
 			add(event.KindAlloc, event.LayerDevice, base, 20<<20)
-			add(event.KindAlloc, event.LayerTorch, base+2<<20, 12<<20)
+			add(event.KindAlloc, event.LayerAllocator, base+2<<20, 12<<20)
 		}
 		for _, base := range []uint64{1 << 40, 1<<40 + 64<<20} {
-			add(event.KindFree, event.LayerTorch, base+2<<20, 12<<20)
+			add(event.KindFree, event.LayerAllocator, base+2<<20, 12<<20)
 			add(event.KindFree, event.LayerDevice, base, 20<<20)
 		}
 	}
@@ -142,7 +142,7 @@ func TestPlaces(t *testing.T) {
 func firstSeen(s *eventtest.Stream, b *pagemodel.Model) uint64 {
 	seen := map[event.Device]bool{}
 	for i, e := range s.Events {
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			seen[e.Device] = true
 		}
 		if len(seen) == len(b.Parts) {

@@ -131,7 +131,7 @@ func (s *survey) event(e *event.Event, h *heap.Heap) {
 	if e.Kind == event.KindOutOfMemory {
 		s.oom(e)
 	}
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		s.torchEvent(e, h)
 	} else {
 		for _, p := range s.parts {
@@ -275,7 +275,7 @@ func addExtremes(list []Moment, m Moment) []Moment {
 
 func (s *survey) oom(e *event.Event) {
 	p := s.part(e.PID, e.Device)
-	if p.Torch != (e.Layer == event.LayerTorch) { // what the driver refuses its caching allocator is not yet the end
+	if p.Torch != (e.Layer == event.LayerAllocator) { // what the driver refuses its caching allocator is not yet the end
 		return
 	}
 	s.oomCount++
@@ -296,7 +296,7 @@ func (s *survey) moved(from, to *heap.Block) {
 
 // addDriver adds up the device memory that is not the caching allocator's.
 func (s *survey) addDriver(b *heap.Block, sign int64) {
-	if b.Layer == event.LayerTorch {
+	if b.Layer == event.LayerAllocator {
 		return
 	}
 	p := s.part(b.PID, b.Device)

@@ -37,7 +37,7 @@ func NewEnds[K comparable](c *Classifier) *Ends[K] {
 
 // See takes the next event, before it is applied.
 func (e *Ends[K]) See(ev *event.Event) {
-	if ev.Kind != event.KindAlloc || ev.Layer != event.LayerTorch {
+	if ev.Kind != event.KindAlloc || ev.Layer != event.LayerAllocator {
 		return
 	}
 	e.loop.See(ev)

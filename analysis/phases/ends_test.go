@@ -12,14 +12,14 @@ import (
 
 // free is an event by which a thread frees something.
 func free(tid uint32, stack event.StackID) *event.Event {
-	return &event.Event{Kind: event.KindFree, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack}
+	return &event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, PID: 1, TID: tid, Stack: stack}
 }
 
 // trained goes through steps of a training loop, with the frees that act makes at each of its points.
 func trained(steps int, act func(e *Ends[string], at string)) *Ends[string] {
 	e := NewEnds[string](New(nil, nil, func(id event.StackID) *event.Stack { return step[id] }))
 	alloc := func(stack event.StackID, tid uint32, at string) {
-		e.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack})
+		e.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, PID: 1, TID: tid, Stack: stack})
 		act(e, at)
 	}
 	for range steps {

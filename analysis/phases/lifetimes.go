@@ -176,7 +176,7 @@ func (l *Lifetimes) process(pid uint32) *process {
 
 // See takes the next event, before it is applied.
 func (l *Lifetimes) See(e *event.Event) {
-	if e.Layer != event.LayerTorch {
+	if e.Layer != event.LayerAllocator {
 		return
 	}
 	if e.Kind == event.KindOutOfMemory {

@@ -58,7 +58,7 @@ func (s *stream) allocSize(stack event.StackID, size uint64) *Start {
 	if stack == backwardStack || stack == workspaceStack {
 		tid = autogradThread
 	}
-	s.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack, Time: s.time})
+	s.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, PID: 1, TID: tid, Stack: stack, Time: s.time})
 	out := s.Start(&heap.Block{PID: 1, Stack: stack, Size: size}, tid, true)
 	return &out
 }
@@ -117,7 +117,7 @@ func TestFailedPhase(t *testing.T) {
 	s := newStream()
 	s.alloc(setupStack)
 	kept, other := s.alloc(forwardStack), s.alloc(forwardStack)
-	s.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, PID: 1, TID: mainThread})
+	s.See(&event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, PID: 1, TID: mainThread})
 	require.Equal(t, NoCategory, s.Freed(kept, mainThread))
 	require.Equal(t, NoCategory, s.InUse(other))
 	next := s.alloc(forwardStack)

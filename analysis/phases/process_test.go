@@ -20,7 +20,9 @@ func TestThreadsApart(t *testing.T) {
 		s.See(&event.Event{Kind: kind, Layer: layer, PID: pid, TID: tid, Stack: stack})
 	}
 	at := func(pid, tid uint32) now { return s.process(pid).now(tid) }
-	alloc := func(pid, tid uint32, stack event.StackID) { see(event.KindAlloc, event.LayerTorch, pid, tid, stack) }
+	alloc := func(pid, tid uint32, stack event.StackID) {
+		see(event.KindAlloc, event.LayerAllocator, pid, tid, stack)
+	}
 	require.Equal(t, now{}, at(1, 7))
 	alloc(1, 7, forwardStack)
 	require.Equal(t, now{1, 1}, at(1, 7))
@@ -37,7 +39,7 @@ func TestThreadsApart(t *testing.T) {
 	alloc(2, 7, adamStack)
 	require.Equal(t, now{1, 1}, at(2, 7))
 	require.Equal(t, now{2, 2}, at(1, 7), "another process")
-	see(event.KindFree, event.LayerTorch, 1, 7, adamStack)
+	see(event.KindFree, event.LayerAllocator, 1, 7, adamStack)
 	see(event.KindAlloc, event.LayerDevice, 1, 7, adamStack)
 	see(event.KindFree, event.LayerDevice, 1, 7, adamStack)
 	require.Equal(t, now{2, 2}, at(1, 7), "only allocations of PyTorch's count")
@@ -151,7 +153,7 @@ func TestOtherThreadBetween(t *testing.T) {
 	for between, want := range map[bool]Phase{false: Forward, true: Unknown} {
 		e := NewEnds[string](New(nil, nil, func(id event.StackID) *event.Stack { return step[id] }))
 		alloc := func(tid uint32, stack event.StackID) {
-			e.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack})
+			e.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, PID: 1, TID: tid, Stack: stack})
 		}
 		alloc(mainThread, inputStack)
 		for range 10 {

@@ -83,7 +83,7 @@ func (l *Log) drop(end int, which func(i int) bool) {
 }
 
 func (f *folded) add(r *refused) {
-	if r.event.Layer == event.LayerTorch {
+	if r.event.Layer == event.LayerAllocator {
 		f.reported++
 		return
 	}

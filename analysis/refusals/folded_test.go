@@ -60,13 +60,13 @@ func TestFoldedCounts(t *testing.T) {
 			case 1:
 				see(on(tid, refuse(event.LayerDevice, stackOther)))
 			case 2:
-				see(on(tid, refuse(event.LayerTorch, []event.StackID{stackOther, stackNative}[rng.IntN(2)])))
+				see(on(tid, refuse(event.LayerAllocator, []event.StackID{stackOther, stackNative}[rng.IntN(2)])))
 			case 3:
 				see(on(tid, give(event.LayerDevice, stackSegment)))
 			case 4:
 				see(on(tid, give(event.LayerDevice, stackOther)))
 			default:
-				see(on(tid, give(event.LayerTorch, stackOther)))
+				see(on(tid, give(event.LayerAllocator, stackOther)))
 			}
 		}
 		for len(whole.list) < keptRefusals {
@@ -96,7 +96,7 @@ func TestFoldedCounts(t *testing.T) {
 
 // TestKeptRefusals: no more refusals are kept than the bound, however many there are, and the last ones are.
 func TestKeptRefusals(t *testing.T) {
-	for _, layer := range []event.Layer{event.LayerTorch, event.LayerDevice} {
+	for _, layer := range []event.Layer{event.LayerAllocator, event.LayerDevice} {
 		var l Log
 		for i := range 3 * keptRefusals {
 			e := on(1, refuse(layer, stackOther))
@@ -119,7 +119,7 @@ func TestOthersGoOn(t *testing.T) {
 		e.PID, e.TID = pid, tid
 		l.See(&e)
 	}
-	report, got := refuse(event.LayerTorch, stackNative), give(event.LayerTorch, stackOther)
+	report, got := refuse(event.LayerAllocator, stackNative), give(event.LayerAllocator, stackOther)
 	see(1, 1, report)
 	see(1, 2, report)
 	see(2, 1, report)

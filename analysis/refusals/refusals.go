@@ -77,11 +77,11 @@ func (l *Log) See(e *event.Event) {
 	if e.Kind != event.KindAlloc && e.Kind != event.KindOutOfMemory {
 		return
 	}
-	reported := e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
+	reported := e.Kind == event.KindOutOfMemory && e.Layer == event.LayerAllocator
 	if len(l.waiting)+len(l.reports) > 0 {
 		l.settle(e, reported)
 	}
-	if len(l.asked) > 0 && e.Layer == event.LayerTorch {
+	if len(l.asked) > 0 && e.Layer == event.LayerAllocator {
 		l.serve(e)
 	}
 	if e.Kind == event.KindOutOfMemory {
@@ -127,7 +127,7 @@ func (l *Log) settle(e *event.Event, reported bool) {
 		}
 		delete(w, key)
 	}
-	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch {
+	if e.Kind == event.KindAlloc && e.Layer == event.LayerAllocator {
 		l.goOn(key)
 	}
 }
@@ -195,7 +195,7 @@ type sorting struct {
 func (s *sorting) take(r *refused) {
 	p, key := s.program, threadKey{r.event.PID, r.event.TID}
 	switch {
-	case r.event.Layer == event.LayerTorch:
+	case r.event.Layer == event.LayerAllocator:
 		tries := s.tries[key]
 		delete(s.tries, key)
 		s.add(&Refusal{

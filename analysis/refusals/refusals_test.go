@@ -100,7 +100,8 @@ func TestRefusalsAsync(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerTorch, stackOther), give(event.LayerTorch, stackOther)
+	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerAllocator, stackOther),
+		give(event.LayerAllocator, stackOther)
 	other, given := refuse(event.LayerDevice, stackOther), give(event.LayerDevice, stackOther)
 	type want struct {
 		time   uint64
@@ -117,8 +118,8 @@ func TestRefusals(t *testing.T) {
 		"asked again and refused again":        {[]event.Event{try, reported, try, reported}, []want{{2, 1, true}, {4, 1, false}}, 0},
 		"without asking the driver":            {[]event.Event{reported}, []want{{1, 0, false}}, 0},
 		"another thread went on":               {[]event.Event{reported, on(2, got)}, []want{{1, 0, false}}, 0},
-		"the program went on for the backward": {[]event.Event{refuse(event.LayerTorch, stackNative), on(2, got)}, []want{{1, 0, true}}, 0},
-		"a backward pass of a line went on":    {[]event.Event{refuse(event.LayerTorch, stackBackward), on(2, got)}, []want{{1, 0, true}}, 0},
+		"the program went on for the backward": {[]event.Event{refuse(event.LayerAllocator, stackNative), on(2, got)}, []want{{1, 0, true}}, 0},
+		"a backward pass of a line went on":    {[]event.Event{refuse(event.LayerAllocator, stackBackward), on(2, got)}, []want{{1, 0, true}}, 0},
 		"recovered":                            {[]event.Event{try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"recovered at the third":               {[]event.Event{try, try, give(event.LayerDevice, stackSegment), got}, nil, 1},
 		"two that recovered":                   {[]event.Event{try, got, try, got}, nil, 2},
@@ -145,7 +146,8 @@ func TestRefusals(t *testing.T) {
 // TestManyRefusals: of a program that was refused memory more often than is kept, the first and the last failure
 // are there, and the counts are those of all.
 func TestManyRefusals(t *testing.T) {
-	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerTorch, stackOther), give(event.LayerTorch, stackOther)
+	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerAllocator, stackOther),
+		give(event.LayerAllocator, stackOther)
 	other, given := refuse(event.LayerDevice, stackOther), give(event.LayerDevice, stackOther)
 	const n = 3 * keptRefusals
 	for name, tt := range map[string]struct {

@@ -155,7 +155,7 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 // allocates, else of all. A program without PyTorch has its steps too; of one with it what was there before, such
 // as a context, has none.
 func (s *survey) counts(layer event.Layer) bool {
-	if layer != event.LayerTorch {
+	if layer != event.LayerAllocator {
 		return !s.torch
 	}
 	if !s.torch {

@@ -290,19 +290,19 @@ func TestSurveyCounts(t *testing.T) {
 		_, recurs := s.see(&event.Event{Kind: kind, Layer: layer, Stack: stack, TID: 1})
 		return len(recurs)
 	}
-	require.Zero(t, see(event.KindFree, event.LayerTorch, 1))
+	require.Zero(t, see(event.KindFree, event.LayerAllocator, 1))
 	require.Zero(t, s.allocations)
-	require.Zero(t, see(event.KindMark, event.LayerTorch, 1))
+	require.Zero(t, see(event.KindMark, event.LayerAllocator, 1))
 	require.Zero(t, s.allocations)
-	require.Zero(t, see(event.KindAlloc, event.LayerTorch, 0))
+	require.Zero(t, see(event.KindAlloc, event.LayerAllocator, 0))
 	require.Equal(t, 2, see(event.KindAlloc, event.LayerDevice, 1), "a program without PyTorch")
 	require.EqualValues(t, 2, s.allocations)
-	require.Equal(t, 2, see(event.KindAlloc, event.LayerTorch, 1), "a line and a stack")
+	require.Equal(t, 2, see(event.KindAlloc, event.LayerAllocator, 1), "a line and a stack")
 	require.Equal(t, 1, s.recurring[1].entries, "what was before PyTorch is forgotten")
 	require.Zero(t, see(event.KindAlloc, event.LayerDevice, 1))
 	require.EqualValues(t, 4, s.allocations)
 	s.marksOnly = true
-	require.Zero(t, see(event.KindAlloc, event.LayerTorch, 1))
+	require.Zero(t, see(event.KindAlloc, event.LayerAllocator, 1))
 	require.EqualValues(t, 5, s.allocations)
 }
 
@@ -320,7 +320,7 @@ func TestTrackerOfDriver(t *testing.T) {
 	require.Equal(t, SourcePeriod, tr.Source())
 	require.Greater(t, len(began), 100)
 	require.Equal(t, 1, tr.Numbering())
-	tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Stack: 3, TID: 1, Time: 1e9}, nil)
+	tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Stack: 3, TID: 1, Time: 1e9}, nil)
 	require.Empty(t, tr.Source())
 }
 
@@ -493,13 +493,13 @@ func TestWaiting(t *testing.T) {
 	known := map[event.StackID]*event.Stack{}
 	tr := NewTracker(nil, func(id event.StackID) *event.Stack { return known[id] })
 	see := func(stack event.StackID) {
-		tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Stack: stack, TID: 1}, nil)
+		tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Stack: stack, TID: 1}, nil)
 	}
 	see(0)
 	require.EqualValues(t, 1, tr.survey.allocations, "without a stack nothing is waited for")
 	see(1)
 	see(2)
-	tr.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Stack: 2}, nil)
+	tr.See(&event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Stack: 2}, nil)
 	require.Len(t, tr.late, 2)
 	require.EqualValues(t, 1, tr.survey.allocations)
 	known[2] = eventtest.Stack(eventtest.Kept)

@@ -117,7 +117,7 @@ func (r *reader) visitor() *view.Visitor {
 func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)) {
 	d := r.device(accountKey{b.PID, b.Device})
 	switch {
-	case b.Layer == event.LayerTorch && b.Device.Allocator() == allocator.Torch:
+	case b.Layer == event.LayerAllocator && b.Device.Allocator() == allocator.Torch:
 		d.block(b, change)
 	case b.Layer == event.LayerDevice && b.Segment && b.Size != event.Unknown:
 		d.segment(b, change)
@@ -126,7 +126,7 @@ func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)
 
 // stage follows the total of a device.
 func (r *reader) stage(e *event.Event, h *heap.Heap) {
-	if r.ends == 0 || e.Layer != event.LayerTorch {
+	if r.ends == 0 || e.Layer != event.LayerAllocator {
 		return
 	}
 	a, ok := h.Account(e.PID, e.Device)

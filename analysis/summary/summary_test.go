@@ -119,7 +119,7 @@ func TestOfSegments(t *testing.T) {
 			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: addr, Size: size, Requested: event.Unknown,
 				Allocated: event.Unknown, Call: "cudaMalloc", Stack: j.ID(eventtest.Kept)})
 			allocated += 512
-			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: addr, Size: 512, Requested: 512, Allocated: allocated,
+			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: addr, Size: 512, Requested: 512, Allocated: allocated,
 				Stack: j.ID(eventtest.Kept)})
 			j.Events[len(j.Events)-1].Reserved = reserved[i]
 		}

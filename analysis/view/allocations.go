@@ -86,7 +86,7 @@ func (l *lister) freed(b *heap.Block, e *event.Event, time uint64) {
 	delete(l.live, key)
 	a.Block, a.Freed = *b, time
 	a.Category = l.follow.freed(b, e)
-	if b.Layer == event.LayerTorch {
+	if b.Layer == event.LayerAllocator {
 		l.tell(a)
 		return
 	}

@@ -95,7 +95,7 @@ func (s stream) add(kind event.Kind, stack event.StackID, addr, size uint64) {
 		total -= 2 * size
 	}
 	s.Events = append(s.Events, event.Event{
-		Time: uint64(len(s.Events)+1) * 10, PID: 1, TID: 1, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+		Time: uint64(len(s.Events)+1) * 10, PID: 1, TID: 1, Kind: kind, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 		Addr: addr, Size: size, Requested: size, Stack: stack, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
 	})
 }
@@ -112,7 +112,7 @@ func TestRowsOfProgram(t *testing.T) {
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	trace.SetSteps(func(time uint64) int { return int(time / 50) })
-	key := heap.BlockKey{PID: 1, Layer: event.LayerTorch, Addr: 4 << 20, Time: 50}
+	key := heap.BlockKey{PID: 1, Layer: event.LayerAllocator, Addr: 4 << 20, Time: 50}
 	trace.SetHeld(map[heap.BlockKey]view.HeldBlock{key: {Holder: "losses[0]", Category: phases.Parameters}})
 	v, err := trace.Select(view.Selection{Detail: true, Steps: true, Moment: moment.Moment{Kind: moment.SinceStart, Time: 60}})
 	require.NoError(t, err)

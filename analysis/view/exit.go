@@ -16,7 +16,7 @@ func (t *Trace) SetExit(time uint64, read map[string]string) { t.exit, t.read = 
 
 // HeldAtExit is what held a block that was freed at a time because the program ended, or NoHolder; empty: it was freed before.
 func (t *Trace) HeldAtExit(b *heap.Block, freed uint64) string {
-	if t.exit == 0 || freed <= t.exit || b.Layer != event.LayerTorch {
+	if t.exit == 0 || freed <= t.exit || b.Layer != event.LayerAllocator {
 		return ""
 	}
 	return cmp.Or(t.read[t.SiteName(b)], NoHolder)

@@ -22,7 +22,7 @@ import (
 func blocks(n uint64) heap.Count { return heap.Count{Objects: n, Bytes: 512 * n} }
 
 func torchBlock(addr, size, time uint64) *heap.Block {
-	return &heap.Block{PID: 7, Layer: event.LayerTorch, Addr: addr, Size: size, Time: time, Requested: event.Unknown}
+	return &heap.Block{PID: 7, Layer: event.LayerAllocator, Addr: addr, Size: size, Time: time, Requested: event.Unknown}
 }
 
 // TestLargestLifetimes: of each layer the largest blocks are kept, of one size the older ones, each with its end.
@@ -37,7 +37,7 @@ func TestLargestLifetimes(t *testing.T) {
 	l.allocated(torchBlock(30, 300, 30), by) // no larger than the smallest
 	l.allocated(torchBlock(40, event.Unknown, 40), by)
 	address := torchBlock(50, 900, 50)
-	address.Layer = event.LayerTorch + 100
+	address.Layer = event.LayerAllocator + 100
 	l.allocated(address, by)
 	host := torchBlock(60, 1, 60)
 	host.Layer = event.LayerHost
@@ -111,7 +111,7 @@ func TestCountSelected(t *testing.T) {
 func TestReduceAccount(t *testing.T) {
 	device := event.Device{Type: event.DeviceCUDA, Index: 1}
 	site := func(change func(*heap.Site)) Site {
-		s := Site{Site: heap.Site{PID: 7, Layer: event.LayerTorch, Device: device, Origin: heap.OriginBefore, Inuse: blocks(2)}}
+		s := Site{Site: heap.Site{PID: 7, Layer: event.LayerAllocator, Device: device, Origin: heap.OriginBefore, Inuse: blocks(2)}}
 		change(&s.Site)
 		return s
 	}
@@ -147,7 +147,7 @@ func TestUnseenSamples(t *testing.T) {
 		return out, all
 	}
 	sample := func(name, holder string, bytes int64, blocks uint64) Sample {
-		return Sample{PID: 7, Layer: event.LayerTorch, Name: name, Holder: holder, Bytes: bytes, Objects: blocks}
+		return Sample{PID: 7, Layer: event.LayerAllocator, Name: name, Holder: holder, Bytes: bytes, Objects: blocks}
 	}
 	lost := sample(stacks.LostEvents, NoHolder, -5, 0)
 	got, all := list(account, nil, 9)
@@ -276,7 +276,7 @@ func TestNewPeaks(t *testing.T) {
 	}}
 	peaks := NewPeaks(s)
 	require.Equal(t, Peaks{
-		{7, event.LayerTorch, zero, 5, 3, false}, {7, event.LayerDevice, one, 6, 5, false}, {8, event.LayerHost, zero, 7, 6, false},
+		{7, event.LayerAllocator, zero, 5, 3, false}, {7, event.LayerDevice, one, 6, 5, false}, {8, event.LayerHost, zero, 7, 6, false},
 	}, peaks)
 	require.False(t, peaks.Passed())
 	for i := range peaks {
@@ -339,9 +339,9 @@ func TestAtPeakView(t *testing.T) {
 			{PID: 8, Device: device, Peak: 5, PeakBefore: event.Unknown},
 		}},
 		Sites: []heap.Site{
-			site(event.LayerTorch, heap.OriginEvent, 7), site(event.LayerTorch, heap.OriginRecovered, 7),
-			site(event.LayerTorch, heap.OriginBefore, 7),
-			site(event.LayerDevice, heap.OriginEvent, 7), site(event.LayerTorch, heap.OriginEvent, 8),
+			site(event.LayerAllocator, heap.OriginEvent, 7), site(event.LayerAllocator, heap.OriginRecovered, 7),
+			site(event.LayerAllocator, heap.OriginBefore, 7),
+			site(event.LayerDevice, heap.OriginEvent, 7), site(event.LayerAllocator, heap.OriginEvent, 8),
 		},
 	}
 	v := New(s, func(event.StackID) *event.Stack { return nil }, nil).AtPeak()
@@ -646,7 +646,7 @@ func TestSpend(t *testing.T) {
 // TestUnseenRows: what was allocated before the first event is split by its known blocks, and only as far as they fit its total.
 func TestUnseenRows(t *testing.T) {
 	device := event.Device{Type: event.DeviceCUDA}
-	site := Site{Site: heap.Site{PID: 7, Layer: event.LayerTorch, Device: device, Origin: heap.OriginBefore}, Parts: []SitePart{
+	site := Site{Site: heap.Site{PID: 7, Layer: event.LayerAllocator, Device: device, Origin: heap.OriginBefore}, Parts: []SitePart{
 		{Inuse: blocks(2), Category: phases.Parameters, Holder: "model", Step: 3}, {Category: phases.Gradients},
 		{Inuse: blocks(1), Category: phases.NoCategory},
 	}}

@@ -27,7 +27,7 @@ func (v *View) AtPeak() *View {
 	for i := range out.Sites {
 		site := &out.Sites[i]
 		site.Inuse = site.Peak
-		if site.Layer == event.LayerTorch && site.Origin != heap.OriginBefore {
+		if site.Layer == event.LayerAllocator && site.Origin != heap.OriginBefore {
 			addLive(s.Accounts, site)
 		}
 	}

@@ -30,7 +30,7 @@ func NewPeaks(s *heap.Snapshot) Peaks {
 	torch := map[uint32]map[event.Device]bool{}
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
-		out = append(out, Peak{a.PID, event.LayerTorch, a.Device, a.Peak, a.PeakTime, false})
+		out = append(out, Peak{a.PID, event.LayerAllocator, a.Device, a.Peak, a.PeakTime, false})
 		if torch[a.PID] == nil {
 			torch[a.PID] = map[event.Device]bool{}
 		}
@@ -61,7 +61,7 @@ func (p Peaks) Reached(h *heap.Heap, e *event.Event) iter.Seq[*Peak] {
 }
 
 func (k *Peak) reached(h *heap.Heap) bool {
-	if k.Layer == event.LayerTorch {
+	if k.Layer == event.LayerAllocator {
 		a, ok := h.Account(k.PID, k.Device)
 		return ok && a.Peak == k.Bytes && a.PeakTime == k.Time
 	}

@@ -25,7 +25,7 @@ type allocator struct {
 // See takes the next event and returns by how many bytes the sum of all allocators changes with it. ok is false for
 // one that says nothing of that: it is of another layer, or neither an allocation nor a free.
 func (a *Reported) See(e *event.Event) (by int64, ok bool) {
-	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
+	if e.Layer != event.LayerAllocator || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return 0, false
 	}
 	if k := (allocator{e.PID, e.Device}); a.last == nil || k != a.key {

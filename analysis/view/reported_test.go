@@ -33,7 +33,7 @@ func TestReported(t *testing.T) {
 		{2, 0, event.KindFree, 0, -7, 150},
 		{1, 1, event.KindAlloc, 50, 0, 150},
 	} {
-		by, ok := see(c.pid, c.device, c.kind, event.LayerTorch, c.allocated)
+		by, ok := see(c.pid, c.device, c.kind, event.LayerAllocator, c.allocated)
 		require.True(t, ok)
 		require.Equal(t, c.by, by)
 		require.Equal(t, c.sum, a.Sum())
@@ -42,8 +42,8 @@ func TestReported(t *testing.T) {
 		kind      event.Kind
 		layer     event.Layer
 		allocated uint64
-	}{{event.KindAlloc, event.LayerDevice, 9}, {event.KindOutOfMemory, event.LayerTorch, 9},
-		{event.KindFree, event.LayerTorch, event.Unknown}} {
+	}{{event.KindAlloc, event.LayerDevice, 9}, {event.KindOutOfMemory, event.LayerAllocator, 9},
+		{event.KindFree, event.LayerAllocator, event.Unknown}} {
 		by, ok := see(1, 0, c.kind, c.layer, c.allocated)
 		require.False(t, ok)
 		require.Zero(t, by)

@@ -164,7 +164,7 @@ func (v *View) appendUnseen(out []Row, p *Sample, e Row) []Row {
 	var parts []Row
 	for i := range v.Sites {
 		s := &v.Sites[i]
-		if s.Layer != event.LayerTorch || s.Origin != heap.OriginBefore || s.PID != p.PID || s.Device != p.Device {
+		if s.Layer != event.LayerAllocator || s.Origin != heap.OriginBefore || s.PID != p.PID || s.Device != p.Device {
 			continue
 		}
 		for j := range s.Parts {

@@ -202,7 +202,7 @@ func TestUnseenBlocksOfView(t *testing.T) {
 	}
 	v := New(&heap.Snapshot{Sites: []heap.Site{
 		site(7, 0, true, 1), site(7, 0, false, 2), site(7, 0, true, 3), site(7, 1, false, 4), site(8, 1, false, 5),
-		{PID: 8, Layer: event.LayerTorch, Inuse: blocks(6)},
+		{PID: 8, Layer: event.LayerAllocator, Inuse: blocks(6)},
 	}}, nil, nil)
 	device := func(pid uint32, index int8, segments, other uint64) Device {
 		return Device{PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: index}, Segments: blocks(segments), Other: blocks(other)}

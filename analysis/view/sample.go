@@ -72,7 +72,7 @@ func unseen(a *heap.Account, j *Joined, yield func(Sample) bool) bool {
 	if j != nil {
 		parts = j.Before(a)
 	}
-	p := Sample{PID: a.PID, Layer: event.LayerTorch, Device: a.Device, Name: stacks.BeforeAttach}
+	p := Sample{PID: a.PID, Layer: event.LayerAllocator, Device: a.Device, Name: stacks.BeforeAttach}
 	for _, part := range parts {
 		p.Holder, p.Bytes, p.Objects = part.Holder, int64(part.Bytes), part.Blocks
 		if p.Bytes != 0 && !yield(p) {

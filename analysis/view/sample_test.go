@@ -22,10 +22,10 @@ func TestPortions(t *testing.T) {
 	s := &heap.Snapshot{
 		Totals: heap.Totals{Accounts: []heap.Account{account, {PID: 8, Allocated: event.Unknown, Live: heap.Count{Bytes: 50}}}},
 		Sites: []heap.Site{
-			{PID: 7, Layer: event.LayerTorch, Device: cuda0, Stack: 1, Alloc: heap.Count{Objects: 9, Bytes: 900},
+			{PID: 7, Layer: event.LayerAllocator, Device: cuda0, Stack: 1, Alloc: heap.Count{Objects: 9, Bytes: 900},
 				Inuse: heap.Count{Objects: 5, Bytes: 500}},
-			{PID: 7, Layer: event.LayerTorch, Device: cuda0, Origin: heap.OriginBefore, Inuse: heap.Count{Objects: 2, Bytes: 300}},
-			{PID: 8, Layer: event.LayerTorch, Inuse: heap.Count{Objects: 1, Bytes: 50}},
+			{PID: 7, Layer: event.LayerAllocator, Device: cuda0, Origin: heap.OriginBefore, Inuse: heap.Count{Objects: 2, Bytes: 300}},
+			{PID: 8, Layer: event.LayerAllocator, Inuse: heap.Count{Objects: 1, Bytes: 50}},
 			{PID: 7, Layer: event.LayerDevice, Segment: true, Alloc: heap.Count{Objects: 1, Bytes: 1 << 20},
 				Inuse: heap.Count{Objects: 1, Bytes: 1 << 20}},
 			{PID: 7, Layer: event.LayerDevice, Alloc: heap.Count{Objects: 1, Bytes: 60}, Inuse: heap.Count{Objects: 1, Bytes: 60}},

@@ -221,7 +221,7 @@ func (p *Picker) allocated(b *heap.Block, e *event.Event) {
 	if made {
 		tid = e.TID
 	}
-	if b.Layer != event.LayerTorch {
+	if b.Layer != event.LayerAllocator {
 		if made {
 			p.threads[b.Key()] = tid
 		}
@@ -319,7 +319,7 @@ func (p *Picker) look() func(e *event.Event, h *heap.Heap) {
 	return func(e *event.Event, h *heap.Heap) {
 		for k := range p.peaks.Reached(h, e) {
 			p.capture(e.Time, func(s *siteID) bool {
-				return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerTorch || k.Layer == s.layer)
+				return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerAllocator || k.Layer == s.layer)
 			})
 		}
 	}

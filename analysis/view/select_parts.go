@@ -69,7 +69,7 @@ func (p *Picker) reduce(v *View) {
 		for _, part := range site.Parts {
 			site.Alloc, site.Inuse = site.Alloc.Plus(part.Alloc), site.Inuse.Plus(part.Inuse)
 		}
-		if site.Layer != event.LayerTorch {
+		if site.Layer != event.LayerAllocator {
 			continue
 		}
 		for j := range s.Accounts {
@@ -89,7 +89,8 @@ func (p *Picker) reduce(v *View) {
 func (p *Picker) reduceAccount(a *heap.Account, sites []Site) {
 	for i := range sites {
 		s := &sites[i]
-		if s.Layer == event.LayerTorch && s.Origin == heap.OriginBefore && s.PID == a.PID && s.Device == a.Device && a.Before != event.Unknown {
+		if s.Layer == event.LayerAllocator && s.Origin == heap.OriginBefore && s.PID == a.PID && s.Device == a.Device &&
+			a.Before != event.Unknown {
 			a.Before -= min(a.Before, s.Inuse.Bytes)
 		}
 	}

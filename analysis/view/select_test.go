@@ -157,11 +157,11 @@ func TestSelectPeakAndSize(t *testing.T) {
 	for i := range trace.End().Snapshot.Accounts {
 		a := &trace.End().Snapshot.Accounts[i]
 		_, want := truth(s, 0, a.PeakTime, 1<<16, func(e *event.Event) bool {
-			return e.Device == a.Device && e.Layer == event.LayerTorch
+			return e.Device == a.Device && e.Layer == event.LayerAllocator
 		})
 		only := &view.View{}
 		for _, site := range v.Sites {
-			if site.Layer == event.LayerTorch && site.Device == a.Device {
+			if site.Layer == event.LayerAllocator && site.Device == a.Device {
 				only.Sites = append(only.Sites, site)
 			}
 		}

@@ -33,7 +33,7 @@ func (t *Trace) phaseSpans(from, to uint64, most int) (see func(e *event.Event),
 	var spans []PhaseSpan
 	more := false
 	see = func(e *event.Event) {
-		if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Stack == 0 || e.Time < from || e.Time > to {
+		if e.Kind != event.KindAlloc || e.Layer != event.LayerAllocator || e.Stack == 0 || e.Time < from || e.Time > to {
 			return
 		}
 		phase, id := c.shown(e.Stack), uint64(e.PID)<<32|uint64(e.TID)

@@ -266,7 +266,7 @@ type accountID struct {
 }
 
 // shownLayers are those whose allocations are memory.
-var shownLayers = map[event.Layer]bool{event.LayerTorch: true, event.LayerDevice: true, event.LayerHost: true}
+var shownLayers = map[event.Layer]bool{event.LayerAllocator: true, event.LayerDevice: true, event.LayerHost: true}
 
 func (p *playback) allocated(b *heap.Block, e *event.Event) {
 	if e == nil || e.Kind != event.KindAlloc || !shownLayers[b.Layer] || !p.tl.in(p.clock) {

@@ -81,7 +81,7 @@ func TestTimeline(t *testing.T) {
 			case event.KindOutOfMemory:
 				ooms++
 			}
-			if e := &s.Events[i]; e.Layer == event.LayerTorch && e.Kind != event.KindOutOfMemory {
+			if e := &s.Events[i]; e.Layer == event.LayerAllocator && e.Kind != event.KindOutOfMemory {
 				require.Equal(t, e.Allocated, w.totals[e.Time].Allocated)
 				require.Equal(t, e.Reserved, w.totals[e.Time].Reserved)
 			}
@@ -118,7 +118,7 @@ func TestTimelineMinSize(t *testing.T) {
 			shown[x.Device] = x.Allocated
 			peaks[x.Device] = max(peaks[x.Device], x.Allocated)
 		}
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			require.Less(t, max(shown[e.Device], e.Allocated)-min(shown[e.Device], e.Allocated), uint64(size))
 		}
 	}
@@ -156,7 +156,7 @@ func TestTimelineMaxEvents(t *testing.T) {
 
 	one := &eventtest.Stream{} // all of one size: no size helps
 	for i := range uint64(100) {
-		one.Events = append(one.Events, event.Event{Time: 1 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10,
+		one.Events = append(one.Events, event.Event{Time: 1 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 1<<20 + i<<10,
 			Size:      512,
 			Requested: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
 	}

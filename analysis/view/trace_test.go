@@ -57,7 +57,7 @@ func TestTraceReplay(t *testing.T) {
 		Event: func(e *event.Event, h *heap.Heap) {
 			require.Equal(t, s.Events[events], *e)
 			events++
-			if e.Layer == event.LayerTorch {
+			if e.Layer == event.LayerAllocator {
 				a, ok := h.Account(e.PID, e.Device)
 				require.True(t, ok)
 				require.Equal(t, e.Allocated, a.Allocated)

@@ -127,7 +127,7 @@ func (s *Site) Counted() bool { return !s.Aside && Counted(s.Layer, s.Origin, s.
 
 // Counted is Site.Counted of a site with these properties.
 func Counted(layer event.Layer, origin heap.Origin, segment bool) bool {
-	return layer == event.LayerTorch && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
+	return layer == event.LayerAllocator && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
 }
 
 // Detailed reports whether the view was selected with Selection.Detail.

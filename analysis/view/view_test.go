@@ -48,12 +48,12 @@ func snapshot() *heap.Snapshot {
 	return &heap.Snapshot{
 		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Device: cuda0, Allocated: 10000, Before: 4000, Live: heap.Count{Bytes: 6000}}}},
 		Sites: []heap.Site{
-			site(event.LayerTorch, 7, 0, 1, 100),
-			site(event.LayerTorch, 7, 1, 3, 3000),
-			site(event.LayerTorch, 7, 2, 2, 2000),
-			site(event.LayerTorch, 7, 3, 4, 700),
-			site(event.LayerTorch, 7, 6, 1, 150),
-			site(event.LayerTorch, 7, 77, 1, 50),
+			site(event.LayerAllocator, 7, 0, 1, 100),
+			site(event.LayerAllocator, 7, 1, 3, 3000),
+			site(event.LayerAllocator, 7, 2, 2, 2000),
+			site(event.LayerAllocator, 7, 3, 4, 700),
+			site(event.LayerAllocator, 7, 6, 1, 150),
+			site(event.LayerAllocator, 7, 77, 1, 50),
 			site(event.LayerDevice, 7, 4, 1, 1<<20), // a segment without a block yet
 			site(event.LayerDevice, 7, 5, 1, 10000),
 			segment,
@@ -166,7 +166,7 @@ func TestSourceEndsBeforeTheLine(t *testing.T) {
 // Blocks that are known from the allocator state only are named after that. Those from before are in the account's figure.
 func TestOrigins(t *testing.T) {
 	s := snapshot()
-	before, recovered := site(event.LayerTorch, 7, 0, 2, 4000), site(event.LayerTorch, 7, 0, 1, 60)
+	before, recovered := site(event.LayerAllocator, 7, 0, 2, 4000), site(event.LayerAllocator, 7, 0, 1, 60)
 	before.Origin, recovered.Origin = heap.OriginBefore, heap.OriginRecovered
 	s.Sites = []heap.Site{before, recovered}
 	v := New(s, resolve, nil)
@@ -179,7 +179,7 @@ func TestOrigins(t *testing.T) {
 func TestAside(t *testing.T) {
 	s := snapshot()
 	exact := New(s, resolve, nil).Total()
-	sampled := site(event.LayerTorch, 7, 0, 2, 4000)
+	sampled := site(event.LayerAllocator, 7, 0, 2, 4000)
 	sampled.Device.Type = sampled.Device.Type.Of(allocators.OTel)
 	account := heap.Account{PID: 7, Device: sampled.Device, Allocated: event.Unknown, Live: sampled.Inuse}
 	s.Sites, s.Accounts = append(s.Sites, sampled), append(s.Accounts, account)
@@ -197,7 +197,7 @@ func TestBackwardSite(t *testing.T) {
 	marked := *eventtest.Stack("a.so!at::empty " + eventtest.Own)
 	marked.Frames = append(append([]event.Frame{marked.Frames[0]}, stacks.Mark()), marked.Frames[1:]...)
 	known := map[event.StackID]*event.Stack{1: eventtest.Stack("a.so!at::empty " + eventtest.Own), 2: &marked}
-	v := New(&heap.Snapshot{Sites: []heap.Site{site(event.LayerTorch, 7, 1, 1, 512), site(event.LayerTorch, 7, 2, 1, 512)}},
+	v := New(&heap.Snapshot{Sites: []heap.Site{site(event.LayerAllocator, 7, 1, 1, 512), site(event.LayerAllocator, 7, 2, 1, 512)}},
 		func(id event.StackID) *event.Stack { return known[id] }, nil)
 	require.False(t, v.Sites[0].Backward)
 	require.True(t, v.Sites[1].Backward)

@@ -41,7 +41,7 @@ func (r *Report) After(t *view.Trace, table *steps.Table, at uint64, step int) (
 
 // Line names the line of a stack of the stream.
 func (s *Stream) Line(t *view.Trace, id event.StackID) string {
-	return t.SiteName(&heap.Block{PID: s.PID, Layer: event.LayerTorch, Device: s.Device, Stack: id})
+	return t.SiteName(&heap.Block{PID: s.PID, Layer: event.LayerAllocator, Device: s.Device, Stack: id})
 }
 
 // spanOf is the time of a step; of step 0 it is empty.

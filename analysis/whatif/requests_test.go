@@ -26,7 +26,7 @@ func streams(t *testing.T, j *job) []*whatif.Stream {
 func (j *job) last() *event.Event { return &j.Events[len(j.Events)-1] }
 
 // refuse is a request that finds no memory.
-func (j *job) refuse(size uint64) { j.event(event.KindOutOfMemory, event.LayerTorch, 0, size) }
+func (j *job) refuse(size uint64) { j.event(event.KindOutOfMemory, event.LayerAllocator, 0, size) }
 
 // Requests of each device are a stream of their own, in the order of the devices; what the driver has beside the segments is outside.
 func TestDevices(t *testing.T) {

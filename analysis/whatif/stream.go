@@ -186,7 +186,7 @@ func (c *collector) event(e *event.Event, h *heap.Heap) {
 	switch e.Layer {
 	case event.LayerDevice:
 		c.driver(e)
-	case event.LayerTorch:
+	case event.LayerAllocator:
 		a, ok := h.Account(e.PID, e.Device)
 		if !ok || !e.Device.Allocator().Simulated() {
 			return

@@ -39,7 +39,7 @@ func (j *job) event(kind event.Kind, layer event.Layer, addr, size uint64) {
 		Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown,
 		Context: event.Unknown, Stack: 1,
 	}
-	if layer == event.LayerTorch {
+	if layer == event.LayerAllocator {
 		e.Allocated, e.Reserved, e.Requested, e.Stream = j.allocated, j.reserved, size, 0
 	}
 	j.Events = append(j.Events, e)
@@ -59,12 +59,12 @@ func (j *job) release(addr uint64) {
 func (j *job) alloc(addr, size uint64) {
 	j.blocks[addr] = size
 	j.allocated += size
-	j.event(event.KindAlloc, event.LayerTorch, addr, size)
+	j.event(event.KindAlloc, event.LayerAllocator, addr, size)
 }
 
 func (j *job) free(addr uint64) {
 	j.allocated -= j.blocks[addr]
-	j.event(event.KindFree, event.LayerTorch, addr, j.blocks[addr])
+	j.event(event.KindFree, event.LayerAllocator, addr, j.blocks[addr])
 }
 
 // made is what the allocator does: 12 MiB and 30 MiB, of which the first is freed; empty_cache; then 12 MiB again.

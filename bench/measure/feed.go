@@ -107,7 +107,7 @@ func (f *feed) swap(freed, taken uint64) {
 func (f *feed) record(kind event.Kind, place uint64) []byte {
 	f.now += feedStep
 	r := bpf.TraceRecordEvent{
-		Type: uint8(bpf.TraceRecordTypeRECORD_EVENT), Kind: uint8(kind), Layer: uint8(event.LayerTorch), DeviceType: uint8(event.DeviceCUDA),
+		Type: uint8(bpf.TraceRecordTypeRECORD_EVENT), Kind: uint8(kind), Layer: uint8(event.LayerAllocator), DeviceType: uint8(event.DeviceCUDA),
 		Pid: feedPID, Tid: feedPID + f.rng.Uint32N(feedThreads), Time: f.now, Addr: feedBase + place*feedPlace, Size: placeSize(place),
 		Requested: event.Unknown, Stream: event.Unknown, Reserved: 1 << 40,
 	}

@@ -72,7 +72,7 @@ func (l *live) load() load {
 	for i := range s.Sites {
 		site := &s.Sites[i]
 		stack := l.target.Stack(site.Stack)
-		if stack == nil || site.Layer != event.LayerTorch {
+		if stack == nil || site.Layer != event.LayerAllocator {
 			continue
 		}
 		out.unique++

@@ -286,7 +286,7 @@ func totalsUntil(s *eventtest.Stream, until uint64) map[string]int64 {
 	out := map[string]int64{}
 	for i := range s.Events {
 		e := &s.Events[i]
-		if e.Time <= until && e.Layer == event.LayerTorch && e.Allocated < 1<<60 {
+		if e.Time <= until && e.Layer == event.LayerAllocator && e.Allocated < 1<<60 {
 			out[e.Device.String()] = int64(e.Allocated)
 		}
 	}
@@ -299,7 +299,7 @@ func TestOutOfMemoryMoment(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "trace.gputrace")
 	var times []uint64
 	for i := range s.Events {
-		if e := &s.Events[i]; e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch {
+		if e := &s.Events[i]; e.Kind == event.KindOutOfMemory && e.Layer == event.LayerAllocator {
 			times = append(times, e.Time)
 		}
 	}

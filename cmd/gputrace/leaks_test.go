@@ -30,7 +30,7 @@ func leaking(t *testing.T, leaks bool) string {
 		now++
 		total += map[event.Kind]uint64{event.KindAlloc: 512, event.KindFree: ^uint64(511)}[kind]
 		e := event.Event{
-			Time: now, PID: 7, TID: 7, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: 512,
+			Time: now, PID: 7, TID: 7, Kind: kind, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: 512,
 			Requested: 4, Allocated: total, Reserved: 1 << 21, Handle: event.Unknown, Context: event.Unknown, Stack: stack,
 		}
 		require.NoError(t, w.Write([]event.Event{e}))

@@ -69,7 +69,8 @@ var screens = map[string]func(j *eventtest.Job, end *recording.End){
 			j.Alloc(forward, 900<<20)
 		}
 		j.Add(event.Event{
-			Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Size: 900 << 20, Requested: 900 << 20, Allocated: j.Total(), Stack: j.ID(forward),
+			Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, Size: 900 << 20, Requested: 900 << 20, Allocated: j.Total(),
+			Stack: j.ID(forward),
 		})
 	},
 	"lost": func(j *eventtest.Job, end *recording.End) {

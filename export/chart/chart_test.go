@@ -94,7 +94,7 @@ func TestPNGIsToScale(t *testing.T) {
 	s := &eventtest.Stream{Stacks: map[event.StackID]*event.Stack{}}
 	for i := range uint64(2) { // 1 GiB for a second, then 2 GiB
 		s.Events = append(s.Events, event.Event{
-			Time: 1e9 * (i + 1), PID: 7, TID: 7, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+			Time: 1e9 * (i + 1), PID: 7, TID: 7, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 			Addr: 1 << 40 * (i + 1), Size: 1 << 30, Allocated: 1 << 30 * (i + 1), Reserved: event.Unknown, Requested: event.Unknown,
 			Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 		})

@@ -88,7 +88,7 @@ func (d *File) IsEmptied() bool {
 	if d.source == nil {
 		return false
 	}
-	torch := event.LayerTorch.String()
+	torch := event.LayerAllocator.String()
 	peak, end := inUse(d.source.Trace.Peak(), torch), inUse(d.source.Trace.End(), torch)
 	if peak == 0 {
 		peak, end = inUse(d.source.Trace.Peak(), ""), inUse(d.source.Trace.End(), "")

@@ -64,7 +64,7 @@ func simulated(rank, world, day int) (*eventtest.Job, *recording.Info) {
 	j.Obtain(event.LayerDevice, eventtest.DriverCall, 3<<20)
 	reserved := uint64(0)
 	for i := range j.Events {
-		if e := &j.Events[i]; e.Layer == event.LayerTorch && e.Allocated != event.Unknown {
+		if e := &j.Events[i]; e.Layer == event.LayerAllocator && e.Allocated != event.Unknown {
 			reserved = max(reserved, (e.Allocated+2<<20-1)/(2<<20)*(2<<20))
 			e.Reserved = reserved + uint64(rank%5)*2<<20
 		}

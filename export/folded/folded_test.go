@@ -121,7 +121,7 @@ func TestNames(t *testing.T) {
 	count := heap.Count{Objects: 1, Bytes: 512}
 	s := &heap.Snapshot{
 		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
-		Sites:  []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
+		Sites:  []heap.Site{{PID: 7, Layer: event.LayerAllocator, Stack: 1, Alloc: count, Inuse: count}},
 	}
 	v := view.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	require.Equal(t, map[string]uint64{

@@ -212,7 +212,7 @@ const (
 )
 
 var memories = map[event.Layer]int{
-	event.LayerTorch: memoryTorch, event.LayerDevice: memoryOther, event.LayerHost: memoryHost, event.LayerShared: memoryShared,
+	event.LayerAllocator: memoryTorch, event.LayerDevice: memoryOther, event.LayerHost: memoryHost, event.LayerShared: memoryShared,
 	event.LayerVirtual: memoryVirtual, event.LayerHolder: memoryHolder,
 }
 

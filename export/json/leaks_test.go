@@ -20,7 +20,7 @@ import (
 func TestWriteLeaks(t *testing.T) {
 	nan := math.NaN()
 	known := leaks.Finding{
-		Kind: leaks.Leak, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, File: "/home/a/gpt.py", Line: 38,
+		Kind: leaks.Leak, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA}, File: "/home/a/gpt.py", Line: 38,
 		Function: "Block.forward",
 		Stack:    eventtest.Stack(eventtest.Report + " " + eventtest.Own), Holder: "main() local seen[0..49]", Blocks: 1. / 4, Requested: 1,
 		Bytes: 128, Period: 4,

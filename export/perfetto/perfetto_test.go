@@ -171,7 +171,7 @@ func checkInstants(t *testing.T, s *eventtest.Stream, trace *view.Trace, d *deco
 		}
 		weights += x.Weight
 		require.Equal(t, []uint64{e.Size, e.Size, e.Addr}, []uint64{x.Weight, x.Values["size"], x.Values["address"]})
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			require.Equal(t, []uint64{e.Requested, e.Stream}, []uint64{x.Values["requested"], x.Values["stream"]})
 		}
 		require.Equal(t, trace.SiteName(&heap.Block{Stack: e.Stack}), x.Name)
@@ -207,7 +207,7 @@ func checkCounters(t *testing.T, s *eventtest.Stream, d *decoded) {
 		}
 		device := e.Device.String()
 		switch {
-		case e.Layer == event.LayerTorch:
+		case e.Layer == event.LayerAllocator:
 			if last[device] != e.Allocated {
 				changes++
 				require.Equal(t, e.Allocated, got[key{device, "allocated", e.Time}])
@@ -340,7 +340,7 @@ func TestDisturbed(t *testing.T) {
 		made, sites := heap.Count{}, heap.Count{}
 		made.Objects, made.Bytes, made.Unsized = tl.Shown.Objects, tl.Shown.Bytes, tl.Shown.Unsized
 		for i := range trace.End().Sites {
-			if s := &trace.End().Sites[i]; s.Layer >= event.LayerTorch && s.Layer <= event.LayerHost {
+			if s := &trace.End().Sites[i]; s.Layer >= event.LayerAllocator && s.Layer <= event.LayerHost {
 				sites.Objects, sites.Bytes, sites.Unsized = sites.Objects+s.Alloc.Objects, sites.Bytes+s.Alloc.Bytes, sites.Unsized+s.Alloc.Unsized
 			}
 		}
@@ -382,7 +382,7 @@ func TestMinSize(t *testing.T) {
 func TestMaxEvents(t *testing.T) {
 	s := &eventtest.Stream{}
 	for i := range uint64(100) {
-		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10,
+		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 1<<20 + i<<10,
 			Size:      512,
 			Requested: event.Unknown, Stream: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
 	}

@@ -148,7 +148,7 @@ func (t *trace) counter(pid uint32, d event.Device, rank int) *track {
 
 // layerNames say what a layer's allocations are.
 var layerNames = map[event.Layer]string{
-	event.LayerTorch: "torch blocks", event.LayerDevice: "device memory from the driver", event.LayerHost: "pinned host memory",
+	event.LayerAllocator: "torch blocks", event.LayerDevice: "device memory from the driver", event.LayerHost: "pinned host memory",
 }
 
 // allocations is the track of one layer's allocations. Its name says what is not on it.

@@ -20,7 +20,7 @@ func Example() {
 	stack := event.Stack{ID: 7, Frames: []event.Frame{{Kind: event.FramePython, Func: "step", File: "train.py", Line: 7}}}
 	h := heap.New()
 	h.Apply(&event.Event{
-		Time: 1, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+		Time: 1, PID: 4242, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 		Addr: 0x1000_0000, Size: 1 << 20, Requested: 1 << 20, Allocated: 1 << 20, Reserved: 2 << 20,
 		Handle: event.Unknown, Context: event.Unknown, Stack: stack.ID,
 	})

@@ -50,7 +50,7 @@ func TestPartsAreLabels(t *testing.T) {
 		Allocated: func(b *heap.Block, e *event.Event) { threads[b.Key()] = e.TID },
 		Done: func(h *heap.Heap) {
 			for b := range h.Blocks() {
-				if b.Layer != event.LayerTorch {
+				if b.Layer != event.LayerAllocator {
 					continue
 				}
 				want[fmt.Sprintf("thread %d", threads[b.Key()])] += int64(b.Size)

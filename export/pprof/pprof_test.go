@@ -81,14 +81,14 @@ type recorder struct {
 func (r *recorder) torch(pid uint32, d event.Device, stack event.StackID, size uint64) uint64 {
 	r.next += 1 << 20
 	r.total[d] += size
-	r.apply(event.Event{PID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: d, Addr: r.next, Size: size,
+	r.apply(event.Event{PID: pid, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: d, Addr: r.next, Size: size,
 		Requested: event.Unknown, Allocated: r.total[d], Reserved: 64 << 20, Stack: stack})
 	return r.next
 }
 
 func (r *recorder) free(pid uint32, d event.Device, addr, size uint64) {
 	r.total[d] -= size
-	r.apply(event.Event{PID: pid, Kind: event.KindFree, Layer: event.LayerTorch, Device: d, Addr: addr, Size: size,
+	r.apply(event.Event{PID: pid, Kind: event.KindFree, Layer: event.LayerAllocator, Device: d, Addr: addr, Size: size,
 		Requested: event.Unknown, Allocated: r.total[d], Reserved: 64 << 20})
 }
 

@@ -27,7 +27,8 @@ func joined(view *view.View) *view.Joined {
 		path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name},
 			{Kind: scan.StepIndex, Index: int64(i)}}
 		r.Blocks = append(r.Blocks, scan.Block{Block: b, Category: scan.CategoryTensor, Path: path})
-		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Origin: heap.OriginBefore})
+		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerAllocator, Device: cuda0, Addr: b.Addr, Size: b.Size,
+			Origin: heap.OriginBefore})
 	}
 	return holders.New(r).Join(view, slices.Values(blocks))
 }

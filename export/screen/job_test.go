@@ -37,7 +37,7 @@ func rankAnswer(t *testing.T, bytes float64, live uint64) *answer.Answer {
 	if bytes > 0 {
 		r.Verdict = leaks.Growing
 		r.Findings = []leaks.Finding{{
-			Layer: event.LayerTorch, File: "/home/a/train.py", Line: 41, Function: "main", Requested: bytes, Bytes: bytes, Blocks: 1, Period: 1,
+			Layer: event.LayerAllocator, File: "/home/a/train.py", Line: 41, Function: "main", Requested: bytes, Bytes: bytes, Blocks: 1, Period: 1,
 			First: 1, Last: 60,
 			Share: 0.98, Holder: "losses[0..59]", Seconds: 90, Confidence: leaks.High, Stacks: []event.StackID{j.ID(eventtest.Kept)},
 		}}

@@ -71,7 +71,7 @@ func readBack(t *testing.T, b []byte) *view.Trace {
 func lines(v *view.View) map[string]uint64 {
 	out := map[string]uint64{}
 	for i := range v.Sites {
-		if s := &v.Sites[i]; s.Layer == event.LayerTorch && s.Inuse.Bytes > 0 {
+		if s := &v.Sites[i]; s.Layer == event.LayerAllocator && s.Inuse.Bytes > 0 {
 			out[s.Device.String()+" "+s.Name] += s.Inuse.Bytes
 		}
 	}

@@ -60,7 +60,7 @@ func TestTotals(t *testing.T) {
 		require.NoError(t, err)
 		end, peak, allocated := trace.End(), trace.Peak(), uint64(0)
 		for i := range end.Sites {
-			if s := &end.Sites[i]; s.Layer == event.LayerTorch || s.Layer == event.LayerDevice && !s.Segment {
+			if s := &end.Sites[i]; s.Layer == event.LayerAllocator || s.Layer == event.LayerDevice && !s.Segment {
 				allocated += s.Alloc.Bytes
 			}
 		}
@@ -94,7 +94,7 @@ func TestFrames(t *testing.T) {
 	count := heap.Count{Objects: 1, Bytes: 512}
 	s := &heap.Snapshot{
 		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
-		Sites:  []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
+		Sites:  []heap.Site{{PID: 7, Layer: event.LayerAllocator, Stack: 1, Alloc: count, Inuse: count}},
 	}
 	v := view.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	d := write(t, speedscope.Input{Profiles: []speedscope.Profile{{View: v}}})

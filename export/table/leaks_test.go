@@ -24,25 +24,26 @@ func leakReports() map[string]*leaks.Report {
 	return map[string]*leaks.Report{
 		"growing": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{
 			{
-				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 198, Function: "evaluate",
+				Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/train.py", Line: 198, Function: "evaluate",
 				Holder: "evaluate() local results[0..49]\x1b[2J.grad_fn",
 				Blocks: 81, Requested: 603236864, Bytes: 605336576, Period: 1, First: 11, Last: 58, LiveBytes: 29 * gib, LiveBlocks: 3888, Share: 0.984,
 				Confidence: leaks.High, Seconds: 9000, Graph: true,
 			},
 			{
-				Kind: leaks.Growth, Layer: event.LayerTorch, Function: "at::native::cat", Blocks: 1. / 3, Requested: nan, Bytes: -12.4, Period: 10,
+				Kind: leaks.Growth, Layer: event.LayerAllocator, Function: "at::native::cat", Blocks: 1. / 3, Requested: nan, Bytes: -12.4, Period: 10,
 				First: 1,
 				Last:  58, LiveBytes: 4096, LiveBlocks: 3, Share: nan, Confidence: leaks.Low, Seconds: nan,
 			},
 		}},
 		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Last: 58, Source: steps.SourcePeriod, On: "x.py:1 f",
 			Period: 3.21e9}, Findings: []leaks.Finding{{
-			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .2, Requested: .8, Bytes: 102.4,
+			Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/train.py", Line: 30, Function: "main", Blocks: .2, Requested: .8, Bytes: 102.4,
 			Period: 5,
 			First:  11, Last: 58, LiveBytes: 512 * 9, LiveBlocks: 9, Share: nan, Confidence: leaks.Low, Seconds: nan,
 		}}},
 		"newer": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{{
-			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/a_name_of_a_file_that_is_long.py", Line: 30, Function: "Trainer.validation_step",
+			Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/a_name_of_a_file_that_is_long.py", Line: 30,
+			Function:  "Trainer.validation_step",
 			Blocks:    1,
 			Requested: 4e9, Bytes: 4e9, Period: 1, First: 123456, Last: 234567, LiveBytes: 444e12, LiveBlocks: 111111, Share: 1, Seconds: nan,
 			Confidence: leaks.Medium, Holder: "Trainer.fit() local self.callbacks[2].history['validation'][0..1023][1].loss", Newer: 110_087,
@@ -53,7 +54,7 @@ func leakReports() map[string]*leaks.Report {
 			Period: 46.25e6}},
 		"nothing": {Verdict: leaks.Unclear},
 		"suspect": {Verdict: leaks.Unclear, Steps: optimizer, Suspects: []leaks.Finding{{
-			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .1, Requested: 400, Bytes: 409.6,
+			Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/train.py", Line: 30, Function: "main", Blocks: .1, Requested: 400, Bytes: 409.6,
 			Period: 10,
 			First:  20, Last: 58, Share: nan, Confidence: leaks.Low, Seconds: nan,
 		}}},
@@ -61,11 +62,12 @@ func leakReports() map[string]*leaks.Report {
 			Verdict: leaks.Unclear, Interim: true,
 			Steps: leaks.Steps{Count: 58, Last: 58, Source: steps.SourceLoader, On: "DataLoader", Period: 46.25e6},
 			Suspects: []leaks.Finding{{
-				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "evaluate", Blocks: 1, Requested: 4096, Bytes: 4096,
+				Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/train.py", Line: 30, Function: "evaluate", Blocks: 1, Requested: 4096,
+				Bytes:  4096,
 				Period: 1, First: 2, Last: 58, Share: nan, Confidence: leaks.High, Seconds: nan, Holder: "meter.scores[0..57]",
 			}}},
 		"backward": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{{
-			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/search.py", Line: 10, Function: "train", Backward: true, Blocks: 4,
+			Kind: leaks.Leak, Layer: event.LayerAllocator, File: "/a/search.py", Line: 10, Function: "train", Backward: true, Blocks: 4,
 			Requested: 24520,
 			Bytes:     25000, Period: 30, First: 1, Last: 58, LiveBytes: 1 << 20, LiveBlocks: 40, Share: .49, Seconds: nan, Confidence: leaks.High,
 		}}},

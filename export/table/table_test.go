@@ -90,10 +90,10 @@ func training() *heap.Snapshot {
 			Drivers: []heap.DriverAccount{{PID: 48211, Layer: event.LayerDevice, Device: cuda0, Allocs: 14, Frees: 2}},
 		},
 		Sites: []heap.Site{
-			site(event.LayerTorch, cuda0, 1, 96, 3*gib),
-			site(event.LayerTorch, cuda0, 2, 2204, 1228*1024),
-			site(event.LayerTorch, cuda0, 3, 4, 1*mib),
-			site(event.LayerTorch, cuda0, 4, 12, 3*gib),
+			site(event.LayerAllocator, cuda0, 1, 96, 3*gib),
+			site(event.LayerAllocator, cuda0, 2, 2204, 1228*1024),
+			site(event.LayerAllocator, cuda0, 3, 4, 1*mib),
+			site(event.LayerAllocator, cuda0, 4, 12, 3*gib),
 			site(event.LayerDevice, cuda0, 5, 9, 921*mib),
 			segment,
 		},
@@ -118,7 +118,7 @@ func broken() *heap.Snapshot {
 		Before: event.Unknown, Baseline: event.Unknown, Live: heap.Count{Objects: 1, Bytes: 2048}, Peak: 4096, PeakTime: start + second,
 		Allocs: 1})
 	s.Drivers[0].FailedFrees, s.Drivers[0].UnknownFrees = 1, 2
-	s.Sites = append(s.Sites, site(event.LayerTorch, cuda1, 0, 1, 2048), site(event.LayerDevice, odd, 77, 1, 300))
+	s.Sites = append(s.Sites, site(event.LayerAllocator, cuda1, 0, 1, 2048), site(event.LayerDevice, odd, 77, 1, 300))
 	s.Ignored, s.Failures, s.GapCount = 4, 5, 7
 	for i := range uint64(6) {
 		s.Gaps = append(s.Gaps, heap.Gap{Time: start + i*second, PID: 48211, Device: cuda0, Bytes: 512 - int64(i)*1024})

@@ -46,7 +46,7 @@ func TestRisen(t *testing.T) {
 
 // TestHostNotes: growth of host memory has no row, so that its amount and its advice are notes.
 func TestHostNotes(t *testing.T) {
-	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerTorch, LiveBytes: 4096, LiveBlocks: 1}))
+	require.Empty(t, hostNotes(&leaks.Finding{Layer: event.LayerAllocator, LiveBytes: 4096, LiveBlocks: 1}))
 	got := hostNotes(&leaks.Finding{Layer: event.LayerHost, LiveBytes: 8 << 20, LiveBlocks: 2})
 	require.Equal(t, []Note{{"live", "8.0 MiB in 2 blocks, allocated since the attach"}}, got)
 }

@@ -81,7 +81,7 @@ func (j *Job) Alloc(stack string, requested uint64) (addr uint64) {
 	j.Next += 1 << 30
 	j.total += size
 	j.Live[j.Next] = size
-	j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: j.Next, Size: size, Requested: requested, Allocated: j.total,
+	j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: j.Next, Size: size, Requested: requested, Allocated: j.total,
 		Stack: j.ID(stack)})
 	return j.Next
 }
@@ -89,7 +89,7 @@ func (j *Job) Alloc(stack string, requested uint64) (addr uint64) {
 // Mark is where a step may begin.
 func (j *Job) Mark(stack string) {
 	j.Add(event.Event{
-		Kind: event.KindMark, Layer: event.LayerTorch, Size: event.Unknown, Requested: event.Unknown, Allocated: event.Unknown,
+		Kind: event.KindMark, Layer: event.LayerAllocator, Size: event.Unknown, Requested: event.Unknown, Allocated: event.Unknown,
 		Call: "record_function_enter_new", Stack: j.ID(stack),
 	})
 	j.Events[len(j.Events)-1].Device = event.Device{Index: -1}
@@ -98,7 +98,7 @@ func (j *Job) Mark(stack string) {
 // Free frees a block.
 func (j *Job) Free(addr uint64) {
 	j.total -= j.Live[addr]
-	j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: addr, Size: j.Live[addr], Requested: event.Unknown,
+	j.Add(event.Event{Kind: event.KindFree, Layer: event.LayerAllocator, Addr: addr, Size: j.Live[addr], Requested: event.Unknown,
 		Allocated: j.total})
 	delete(j.Live, addr)
 }

@@ -128,7 +128,7 @@ func (r *random) event(kind event.Kind, layer event.Layer, device int) event.Eve
 
 // block allocates or frees a block of a caching allocator.
 func (r *random) block(d int) {
-	e := r.event(event.KindAlloc, event.LayerTorch, d)
+	e := r.event(event.KindAlloc, event.LayerAllocator, d)
 	e.Addr = uint64(d+1)<<44 | r.rng.Uint64N(slots)<<slotLog
 	if size, ok := r.torch[d][e.Addr]; ok {
 		e.Kind, e.Size, e.Stack = event.KindFree, size, 0
@@ -167,7 +167,7 @@ func (r *random) driver(d int) {
 }
 
 func (r *random) refused(d int) {
-	e := r.event(event.KindOutOfMemory, event.LayerTorch, d)
+	e := r.event(event.KindOutOfMemory, event.LayerAllocator, d)
 	e.Size, e.Allocated, e.Reserved = 1<<40, r.total[d], 1<<32
 	r.Events = append(r.Events, e)
 }

@@ -48,7 +48,7 @@ func NewRecorded(in *RecordedInput) (*Recorded, error) {
 	err = tl.Visit(&view.TimelineVisitor{
 		Totals: func(uint64, *view.Totals) {}, OutOfMemory: func(uint64, *event.Event) {},
 		Alloc: func(_ uint64, _ *heap.Block, e *event.Event) {
-			if e.Layer == event.LayerTorch {
+			if e.Layer == event.LayerAllocator {
 				spans.See(e.Time, e.TID, in.Trace.Classifier().Shown(e.Stack))
 			}
 		},

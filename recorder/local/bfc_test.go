@@ -146,13 +146,13 @@ func TestShow(t *testing.T) {
 	require.NoError(t, l.Start(t.Context()))
 	pid := uint32(p.PID)
 	l.place([]event.Event{
-		{PID: pid, Layer: event.LayerTorch, Handle: 0x10000, Device: bfcGPU},
-		{PID: pid, Layer: event.LayerTorch, Handle: 0x10000, Device: bfcGPU},
-		{PID: pid + 1, Layer: event.LayerTorch, Handle: 0x20000, Device: bfcGPU},
-		{PID: pid, Layer: event.LayerTorch, Handle: 0x30000, Device: bfcHost},
-		{PID: pid, Layer: event.LayerTorch, Handle: event.Unknown, Device: bfcGPU},
-		{PID: pid, Layer: event.LayerTorch, Handle: 0x40000},
-		{PID: pid, Layer: event.LayerTorch, Handle: 0x50000, Device: event.Device{Type: bfcGPU.Type, Index: -1}},
+		{PID: pid, Layer: event.LayerAllocator, Handle: 0x10000, Device: bfcGPU},
+		{PID: pid, Layer: event.LayerAllocator, Handle: 0x10000, Device: bfcGPU},
+		{PID: pid + 1, Layer: event.LayerAllocator, Handle: 0x20000, Device: bfcGPU},
+		{PID: pid, Layer: event.LayerAllocator, Handle: 0x30000, Device: bfcHost},
+		{PID: pid, Layer: event.LayerAllocator, Handle: event.Unknown, Device: bfcGPU},
+		{PID: pid, Layer: event.LayerAllocator, Handle: 0x40000},
+		{PID: pid, Layer: event.LayerAllocator, Handle: 0x50000, Device: event.Device{Type: bfcGPU.Type, Index: -1}},
 	})
 	require.Equal(t, 2, l.inspectors[pid].Allocators())
 }

@@ -216,7 +216,7 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 func (l *live) place(events []event.Event) {
 	for i := range events {
 		e := &events[i]
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			l.show(e)
 		}
 		if e.Layer != event.LayerDevice || e.Device.Index >= 0 || e.Device.Type != event.DeviceCUDA {

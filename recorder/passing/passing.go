@@ -74,7 +74,7 @@ func (p *Blocks) freed(g holders.Freed) {
 // Later handles an event after the end of the recording, while holders are still read.
 func (p *Blocks) Later(e *event.Event) {
 	switch g, ok := p.open[e.Addr]; {
-	case !p.on || e.Layer != event.LayerTorch:
+	case !p.on || e.Layer != event.LayerAllocator:
 	case e.Kind == event.KindAlloc && len(p.open) < maxPassing:
 		p.open[e.Addr] = holders.Freed{At: math.MaxUint64, Block: heap.Block{
 			PID: e.PID, Layer: e.Layer, Device: e.Device, Object: e.Object, Addr: e.Addr, Size: e.Size, Requested: e.Requested,

@@ -16,18 +16,18 @@ import (
 func TestPassing(t *testing.T) {
 	var p Blocks
 	block := func(addr uint64) *heap.Block {
-		return &heap.Block{Layer: event.LayerTorch, Addr: addr, Size: 512, Time: 5}
+		return &heap.Block{Layer: event.LayerAllocator, Addr: addr, Size: 512, Time: 5}
 	}
 	p.Freed(block(1), 10) // before
 	p.Begin()
 	p.Freed(block(2), 20)
 	p.Freed(block(3), 30)
 	for _, e := range []event.Event{
-		{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 4, Size: 512, Time: 40, Stack: 7},
-		{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 4, Time: 50},
-		{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 5, Time: 50},
+		{Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 4, Size: 512, Time: 40, Stack: 7},
+		{Kind: event.KindFree, Layer: event.LayerAllocator, Addr: 4, Time: 50},
+		{Kind: event.KindFree, Layer: event.LayerAllocator, Addr: 5, Time: 50},
 		{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: 6, Time: 60},
-		{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 7, Size: 512, Time: 60},
+		{Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 7, Size: 512, Time: 60},
 	} {
 		p.Later(&e)
 	}

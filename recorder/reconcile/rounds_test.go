@@ -27,7 +27,7 @@ var (
 // alloc and free are events of the caching allocator.
 func alloc(at, addr, size, total uint64) event.Event {
 	return event.Event{
-		Time: at, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Addr: addr, Size: size,
+		Time: at, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: cuda0, Addr: addr, Size: size,
 		Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
 	}
 }

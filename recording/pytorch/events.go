@@ -156,7 +156,7 @@ func (s *Source) event(device int, kind event.Kind, layer event.Layer, time uint
 
 // torch returns an event of the caching allocator, with its totals.
 func (s *Source) torch(device int, kind event.Kind, time uint64) event.Event {
-	e := s.event(device, kind, event.LayerTorch, time)
+	e := s.event(device, kind, event.LayerAllocator, time)
 	e.Allocated, e.Reserved = s.totals[device].allocated, s.totals[device].reserved
 	return e
 }

@@ -157,7 +157,7 @@ func (m *model) record(action string, addr, size, block, stream uint64, line int
 		return
 	}
 	e.Addr, e.Device.Type, e.Time, e.Context, e.Handle = addr, event.DeviceCUDA, m.last, event.Unknown, event.Unknown
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		e.Allocated, e.Reserved = m.totals()
 		e.Stream = stream
 	} else {
@@ -218,7 +218,7 @@ func (m *model) alloc(requested uint64) {
 	if !m.recording {
 		b.line = 0
 	}
-	m.record("alloc", b.addr, requested, b.size, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Size: b.size,
+	m.record("alloc", b.addr, requested, b.size, stream, line, event.Event{Kind: event.KindAlloc, Layer: event.LayerAllocator, Size: b.size,
 		Requested: requested})
 }
 
@@ -246,7 +246,7 @@ func (m *model) free() {
 		return
 	}
 	b.state = "active_pending_free"
-	m.record("free_requested", b.addr, b.requested, b.size, s.stream, 0, event.Event{Kind: event.KindFree, Layer: event.LayerTorch,
+	m.record("free_requested", b.addr, b.requested, b.size, s.stream, 0, event.Event{Kind: event.KindFree, Layer: event.LayerAllocator,
 		Size: b.size, Requested: b.requested})
 	if m.rng.IntN(5) > 0 { // else it waits for another stream
 		m.complete(s, b)
@@ -283,7 +283,7 @@ func (m *model) step() {
 	case n == 0:
 		m.empty()
 	case n == 1:
-		m.record("oom", 0, 1<<40, 1<<40, 0, 5, event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerTorch, Size: 1 << 40,
+		m.record("oom", 0, 1<<40, 1<<40, 0, 5, event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerAllocator, Size: 1 << 40,
 			Requested: event.Unknown})
 	case n < 5:
 		if s, b := m.pick("active_pending_free"); b != nil {
@@ -384,7 +384,7 @@ func requireModel(t *testing.T, m *model, s *Source, uncertain bool, name string
 			require.Equal(t, m.lines[i], s.Stack(g.Stack).Frames[0].Line, name)
 		}
 		w.Stack = g.Stack
-		if uncertain && w.Layer == event.LayerTorch {
+		if uncertain && w.Layer == event.LayerAllocator {
 			most := uint64(mib)
 			if m.maxSplit > 0 && w.Size >= m.maxSplit {
 				most = 20 * mib

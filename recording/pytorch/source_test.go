@@ -53,7 +53,7 @@ func replay(t *testing.T, s *Source) (*heap.Heap, [][2]uint64) {
 	h := heap.New()
 	var totals [][2]uint64
 	require.NoError(t, h.Walk(s, heap.Walker{After: func(e *event.Event) {
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			totals = append(totals, [2]uint64{e.Allocated, e.Reserved})
 		}
 	}}))

@@ -238,7 +238,7 @@ func (p *Process) LeftOut() (leftOut, allocations uint64) { return p.leftOut, p.
 // free returns the event of a freed block.
 func (p *Process) free(r *bpf.TraceRecordFree) event.Event {
 	e := event.Event{
-		Time: r.Time + p.shared.Suspended, PID: r.Pid, TID: r.Tid, Kind: event.KindFree, Layer: event.LayerTorch,
+		Time: r.Time + p.shared.Suspended, PID: r.Pid, TID: r.Tid, Kind: event.KindFree, Layer: event.LayerAllocator,
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: event.Unknown, Stream: event.Unknown, Allocated: r.Allocated, Reserved: r.Reserved,
 		Handle: event.Unknown, Context: event.Unknown,
@@ -288,7 +288,7 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 			e.Requested = n
 		}
 	case event.KindFree:
-		if e.Layer == event.LayerTorch {
+		if e.Layer == event.LayerAllocator {
 			e.Size = row.EventSize(dims)
 		}
 	case event.KindMap, event.KindUnmap, event.KindTrim, event.KindMemoryInfo:

@@ -212,7 +212,7 @@ func TestConstants(t *testing.T) {
 		require.EqualValues(t, c, name)
 	}
 	for c, name := range map[uint32]event.Layer{
-		uint32(bpf.TraceEventLayerLAYER_TORCH): event.LayerTorch, uint32(bpf.TraceEventLayerLAYER_DEVICE): event.LayerDevice,
+		uint32(bpf.TraceEventLayerLAYER_TORCH): event.LayerAllocator, uint32(bpf.TraceEventLayerLAYER_DEVICE): event.LayerDevice,
 		uint32(bpf.TraceEventLayerLAYER_HOST): event.LayerHost,
 	} {
 		require.EqualValues(t, c, name)

@@ -64,7 +64,8 @@ func TestStacklessEvents(t *testing.T) {
 	d := New(&Options{Warn: func(err error) { warned = append(warned, err) }})
 	p := d.NewProcess(nil)
 	for range stacklessFirst {
-		p.event(&bpf.TraceRecordEvent{Kind: uint8(event.KindAlloc), Layer: uint8(event.LayerTorch), StackStatus: uint8(event.StatusNoScratch)})
+		p.event(&bpf.TraceRecordEvent{Kind: uint8(event.KindAlloc), Layer: uint8(event.LayerAllocator),
+			StackStatus: uint8(event.StatusNoScratch)})
 	}
 	require.Len(t, warned, 1)
 	require.ErrorContains(t, warned[0], "100 of the last 100 allocations have no stack (no scratch)")

@@ -27,7 +27,7 @@ var bfcRows = []Row{
 func bfc(kind event.Kind, length uint32) Row {
 	return Row{
 		Library: BFC, Symbol: bfcReport, Title: "BFCAllocator::AddTraceMe", Program: Report, Allocator: allocator.BFC,
-		Layer: event.LayerTorch, Kind: kind, DeviceType: event.DeviceCUDA,
+		Layer: event.LayerAllocator, Kind: kind, DeviceType: event.DeviceCUDA,
 		Pointer: None, Size: None, Allocated: None, Reserved: None, Device: None,
 		Guard: arg(1), GuardValue: length, Handle: arg(0), Addr: arg(3), Dims: []Operand{arg(5), arg(4)}, Requested: 1,
 	}

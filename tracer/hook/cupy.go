@@ -35,7 +35,7 @@ var cupyRows = []Row{
 func cupy(symbol, title string, kind event.Kind, addr, device Operand, dims ...Operand) Row {
 	r := Row{
 		Library: CuPy, Symbol: symbol, Title: title, Prefix: true, Copies: true, Program: Call, Allocator: allocator.CuPy,
-		Layer: event.LayerTorch, Kind: kind, DeviceType: event.DeviceCUDA,
+		Layer: event.LayerAllocator, Kind: kind, DeviceType: event.DeviceCUDA,
 		Pointer: None, Size: None, Allocated: None, Reserved: None, Device: None,
 		Addr: addr, Ordinal: device, Dims: dims, NoStatus: true,
 	}

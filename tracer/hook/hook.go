@@ -123,7 +123,7 @@ type Row struct {
 	Suffix  string // with Prefix: how the name must end; empty: any
 	Program Program
 	Layer   event.Layer
-	// Allocator is the allocator of the blocks, on event.LayerTorch.
+	// Allocator is the allocator of the blocks, on event.LayerAllocator.
 	Allocator allocator.Allocator
 	Object    event.Object
 	Kind      event.Kind
@@ -201,7 +201,7 @@ func (r *Row) Name() string {
 	if r.Program == Mark {
 		return r.Title
 	}
-	if !r.Paired() || r.Layer == event.LayerTorch {
+	if !r.Paired() || r.Layer == event.LayerAllocator {
 		return ""
 	}
 	name := r.Symbol

@@ -81,8 +81,8 @@ func TestRowsAreValid(t *testing.T) {
 			for _, a := range []Arg{r.Pointer, r.Size, r.Allocated, r.Reserved, r.Device} {
 				require.True(t, a < 6 || a == None, "argument %d is in no register", a)
 			}
-			require.True(t, r.Layer >= event.LayerTorch && r.Layer <= event.LayerHolder)
-			require.Equal(t, r.Library == Torch || r.Library == Autograd || r.Allocator != allocator.Torch, r.Layer == event.LayerTorch)
+			require.True(t, r.Layer >= event.LayerAllocator && r.Layer <= event.LayerHolder)
+			require.Equal(t, r.Library == Torch || r.Library == Autograd || r.Allocator != allocator.Torch, r.Layer == event.LayerAllocator)
 			switch r.Program {
 			case TorchReport:
 				require.NotEqual(t, None, r.Pointer)

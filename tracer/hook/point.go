@@ -26,7 +26,7 @@ const Unplaced event.DeviceType = 31
 func point(name string, kind event.Kind, dims ...Operand) Row {
 	r := Row{
 		Library: OTel, Symbol: name, Title: OTel.Provider + ":" + name, Program: Point, Allocator: allocator.OTel,
-		Layer: event.LayerTorch, Kind: kind, DeviceType: Unplaced,
+		Layer: event.LayerAllocator, Kind: kind, DeviceType: Unplaced,
 		Pointer: None, Size: None, Allocated: None, Reserved: None, Device: None,
 		Addr: arg(0), Dims: dims,
 	}

@@ -51,7 +51,7 @@ var rmmRows = []Row{
 func rmm(suffix, title string, kind event.Kind, addr, size Operand) Row {
 	r := Row{
 		Library: RMM, Symbol: rmmSpace, Suffix: suffix, Title: title, Prefix: true, Program: Report, Allocator: allocator.RMM,
-		Layer: event.LayerTorch, Kind: kind, DeviceType: event.DeviceCUDA,
+		Layer: event.LayerAllocator, Kind: kind, DeviceType: event.DeviceCUDA,
 		Pointer: None, Size: None, Allocated: None, Reserved: None, Device: None,
 		Addr: addr, Ordinal: field32(rmmLayout.hidden, rmmLayout.device), Dims: []Operand{size},
 	}
@@ -62,7 +62,7 @@ func rmm(suffix, title string, kind event.Kind, addr, size Operand) Row {
 }
 
 func rmmRequest(r Row, size Operand) Row {
-	r.Library, r.Program, r.Allocator, r.Layer, r.DeviceType = RMM, Request, allocator.RMM, event.LayerTorch, event.DeviceCUDA
+	r.Library, r.Program, r.Allocator, r.Layer, r.DeviceType = RMM, Request, allocator.RMM, event.LayerAllocator, event.DeviceCUDA
 	r.Pointer, r.Size, r.Allocated, r.Reserved, r.Device = None, None, None, None, None
 	r.Dims = []Operand{size}
 	return r

@@ -14,13 +14,13 @@ const (
 // two totals, which were int64_t up to 1.13 and size_t since 2.0. c10::Device is two bytes in one register.
 var torchRows = []Row{
 	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "mm" + deviceSuffix, Title: "reportMemoryUsageToProfiler",
-		Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
+		Program: TorchReport, Layer: event.LayerAllocator, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
 	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "ll" + deviceSuffix, Title: "reportMemoryUsageToProfiler",
-		Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
+		Program: TorchReport, Layer: event.LayerAllocator, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
 	{Library: Torch, Symbol: reportPrefix + "Pvl" + deviceSuffix, Prefix: true, Title: "reportMemoryUsageToProfiler", Program: TorchReport,
-		Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: None, Reserved: None, Device: 2},
+		Layer: event.LayerAllocator, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: None, Reserved: None, Device: 2},
 	{Library: Torch, Symbol: oomPrefix, Prefix: true, Suffix: deviceSuffix, Title: "reportOutOfMemoryToProfiler", Program: TorchOOM,
-		Layer: event.LayerTorch, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
+		Layer: event.LayerAllocator, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
 }
 
 // markRows: torch/csrc/autograd/profiler_kineto.h and record_function_ops.h, torch/csrc/autograd/engine.h. The functions are
@@ -41,7 +41,7 @@ func rangeRow(arguments string) Row {
 
 func mark(symbol, title string, name Arg) Row {
 	return Row{
-		Library: Autograd, Symbol: symbol, Title: title, Program: Mark, Layer: event.LayerTorch, Kind: event.KindMark,
+		Library: Autograd, Symbol: symbol, Title: title, Program: Mark, Layer: event.LayerAllocator, Kind: event.KindMark,
 		Pointer: name, Size: None, Allocated: None, Reserved: None, Device: None,
 	}
 }

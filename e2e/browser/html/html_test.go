@@ -366,7 +366,7 @@ func TestHostileNames(t *testing.T) {
 		id := event.StackID(i + 1)
 		s.Stacks[id] = &event.Stack{ID: id, Frames: []event.Frame{{Kind: event.FramePython, Func: name, File: "/tmp/" + name, Line: 1}}}
 		s.Events = append(s.Events, event.Event{
-			Time: uint64(i + 1), PID: 1, TID: 2, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: uint64(i+1) << 20, Size: 1 << 10,
+			Time: uint64(i + 1), PID: 1, TID: 2, Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: uint64(i+1) << 20, Size: 1 << 10,
 			Requested: 1,
 			Allocated: uint64(i+1) << 10, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown, Stack: id,
 		})
@@ -465,7 +465,7 @@ func TestNothing(t *testing.T) {
 	require.Equal(t, amount{}, p.amount())
 
 	old := &eventtest.Stream{Events: []event.Event{{ // PyTorch 1.9 reports no totals
-		Time: 5, PID: 1, TID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1 << 20, Size: 4096, Requested: event.Unknown,
+		Time: 5, PID: 1, TID: 1, Kind: event.KindAlloc, Layer: event.LayerAllocator, Addr: 1 << 20, Size: 4096, Requested: event.Unknown,
 		Allocated: event.Unknown, Reserved: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 	}}}
 	p = open(t, pageOf(t, traceOf(t, old), nil))

@@ -93,7 +93,7 @@ func TestSegments(t *testing.T) {
 		}
 		var used, reserved uint64
 		for b := range h.Blocks() {
-			if b.Layer == event.LayerTorch {
+			if b.Layer == event.LayerAllocator {
 				used += b.Size
 			}
 		}

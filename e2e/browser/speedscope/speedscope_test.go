@@ -37,7 +37,7 @@ func small(t *testing.T) *view.View {
 	allocated := uint64(7 << 10) // from before
 	for i := range uint64(200) {
 		e := event.Event{
-			Time: 1 + i, PID: eventtest.PID, TID: eventtest.PID, Kind: event.KindAlloc, Layer: event.LayerTorch,
+			Time: 1 + i, PID: eventtest.PID, TID: eventtest.PID, Kind: event.KindAlloc, Layer: event.LayerAllocator,
 			Device: event.Device{Type: event.DeviceCUDA}, Addr: 1<<40 + i<<20, Size: 512 * (1 + i%5), Stack: event.StackID(i % 25),
 			Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown, Reserved: 1 << 30,
 		}

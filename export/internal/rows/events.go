@@ -65,7 +65,7 @@ func (t *Table) event(e *event.Event, h *heap.Heap, boot int64) Event {
 		n := t.named(e.Stack)
 		r.StackID, r.LeafPy = &n.id, text(n.python)
 	}
-	if e.Layer == event.LayerTorch {
+	if e.Layer == event.LayerAllocator {
 		if a, ok := h.Account(e.PID, e.Device); ok {
 			r.Live, r.Reserved = size(a.Allocated), size(a.Reserved)
 		}

@@ -20,7 +20,7 @@ import (
 // alloc is an allocation of a torch block of 512 bytes, at the given second.
 func alloc(second, addr uint64, stack event.StackID) event.Event {
 	return event.Event{
-		Time: second * 1e9, PID: 7, TID: 8, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA},
+		Time: second * 1e9, PID: 7, TID: 8, Kind: event.KindAlloc, Layer: event.LayerAllocator, Device: event.Device{Type: event.DeviceCUDA},
 		Addr: addr, Size: 512, Requested: 500, Stream: 3, Stack: stack,
 		Handle: event.Unknown, Context: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown,
 	}
@@ -122,7 +122,7 @@ func TestPhaseColumns(t *testing.T) {
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	trace.SetSteps(func(time uint64) int { return int(time/1e9) - 1 })
-	key := heap.BlockKey{PID: 7, Layer: event.LayerTorch, Addr: 0x2000, Time: 2e9}
+	key := heap.BlockKey{PID: 7, Layer: event.LayerAllocator, Addr: 0x2000, Time: 2e9}
 	trace.SetHeld(map[heap.BlockKey]view.HeldBlock{key: {Holder: "model.*", Name: "model.a", Category: phases.Parameters}})
 	var got []rows.Row
 	table := rows.Table{Trace: trace}

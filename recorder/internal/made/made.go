@@ -214,7 +214,7 @@ func (*Observer) Ended(*recorder.Process) {}
 // Alloc is an allocation of the caching allocator; total is what the allocator has handed out after it.
 func Alloc(pid int, at, addr, size, total uint64) event.Event {
 	return event.Event{
-		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerTorch,
+		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerAllocator,
 		Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size, Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30,
 		Handle: event.Unknown, Context: event.Unknown,
 	}
