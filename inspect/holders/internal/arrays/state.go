@@ -180,6 +180,7 @@ func (r *Reader) Copied(im pyobject.Image) *State {
 const (
 	maxPages   = 1 << 16 // of objects, 256 MiB
 	maxTries   = 200
+	leastTries = 5 // whatever time they take, on a busy machine
 	betweenTry = time.Millisecond
 	triesTime  = 200 * time.Millisecond
 )
@@ -203,7 +204,7 @@ func (r *Reader) Now(ctx context.Context, m process.Memory, clock func() uint64,
 		maps.DeleteFunc(first.blocks, func(o uint64, b block) bool { return second.blocks[o] != b })
 		same := maps.EqualFunc(first.words, second.words, slices.Equal[[]uint64]) && len(first.blocks) == len(second.blocks)
 		balanced := same && r.balance(first)
-		if balanced || n >= maxTries || time.Now().After(end) || ctx.Err() != nil {
+		if balanced || n >= maxTries || n >= leastTries && time.Now().After(end) || ctx.Err() != nil {
 			return r.state(images[0], first, balanced), at, context.Cause(ctx)
 		}
 		time.Sleep(betweenTry)
