@@ -66,14 +66,16 @@ var mayImport = map[string][]string{
 		"inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
-	"inspect/holders/internal/handles":     {"cpython/pyobject"},
-	"inspect/holders/internal/arrays":      {"cpython/pyobject", "inspect/holders/internal/memory", "process"},
+	"inspect/holders/internal/instances":   {"cpython/pyobject"},
+	"inspect/holders/internal/handles":     {"cpython/pyobject", "inspect/holders/internal/instances"},
+	"inspect/holders/internal/arrays": {"cpython/pyobject", "inspect/holders/internal/instances", "inspect/holders/internal/memory",
+		"process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
 	"inspect/holders/internal/objgraph": {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout",
 		"process"},
 	"inspect/holders/internal/stop": {"process"},
 	"inspect/holders/internal/text": {"cpython/pyobject"},
-	"inspect/holders/internal/made": {"inspect/holders/internal/memory"}, // for tests
+	"inspect/holders/internal/made": {"cpython", "cpython/pyobject", "inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook": {"event", "event/allocator"},
 	"tracer/decode": {"bpf", "cpython", "event", "event/allocator", "event/figures", "inspect", "process", "symbolize",

@@ -11,29 +11,31 @@ import (
 	"github.com/gputrace/gputrace/inspect/bfc"
 )
 
-// addBFC adds the blocks of the allocators of TensorFlow and JAX. An allocator that cannot be read, or is too busy, is left out: then
-// nothing is known of its blocks.
-func (r *reading) addBFC(live *liveBlocks) error {
-	for a, device := range r.options.BFC {
-		s, err := a.Read(r.ctx, r.p.clock)
-		switch {
-		case r.ctx.Err() != nil:
-			return err
-		case errors.Is(err, bfc.ErrChanged):
-			continue
-		case err != nil:
-			r.note("an allocator of TensorFlow or JAX was not read: %v", err)
+// bfcOf is an allocator of TensorFlow or JAX, and its device.
+type bfcOf struct {
+	allocator *bfc.Allocator
+	device    int
+}
+
+// addBFC adds the blocks of the allocators of TensorFlow and JAX. An allocator that cannot be read, or is too busy, is left out: then the
+// holders of its blocks are not known.
+func (r *reading) addBFC(live *liveBlocks) {
+	for _, a := range r.bfc {
+		s, err := a.allocator.Read(r.ctx, r.p.clock)
+		if err != nil {
+			if !errors.Is(err, bfc.ErrChanged) && r.ctx.Err() == nil {
+				r.note("an allocator of TensorFlow or JAX was not read: %v", err)
+			}
 			continue
 		}
 		if len(live.devices) == 0 {
 			live.time = s.From
 		}
-		live.addAllocator(device, s)
+		live.addAllocator(a.device, s)
 	}
-	if len(r.options.BFC) > 0 {
+	if len(r.bfc) > 0 {
 		live.sort()
 	}
-	return nil
 }
 
 // addAllocator adds the blocks of one allocator.
@@ -73,9 +75,9 @@ func (r *reading) findHandles(live *liveBlocks) {
 	})
 }
 
-// withoutHandle leaves out the last attributes of a path to a variable of TensorFlow, at which its array is: x._handle of a
-// ResourceVariable
-// (tensorflow/python/ops/resource_variable_ops.py) and x._value of a variable of Keras (keras/src/backend/common/variables.py).
+// withoutHandle leaves out the attributes at the end of a path that lead from a variable of TensorFlow to its array: _handle of a
+// ResourceVariable (tensorflow/python/ops/resource_variable_ops.py), and _value of Keras's own variable in front of it
+// (keras/src/backend/common/variables.py).
 func withoutHandle(p Path, of allocator.Allocator) Path {
 	if of != allocator.BFC {
 		return p

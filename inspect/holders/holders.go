@@ -11,7 +11,6 @@ import (
 
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/bfc"
 )
 
 // Defaults of Options.
@@ -38,9 +37,9 @@ type Options struct {
 	// Others is how many paths are given at most for each block, beside the best one: Block.Others. The number of
 	// holders is always counted.
 	Others int
-	// BFC are the allocators of TensorFlow and JAX in the process (tsl::BFCAllocator), each with the device as the program numbers it. Nobody
-	// else may use them meanwhile. Without them the holders of their blocks are not looked for.
-	BFC map[*bfc.Allocator]int
+	// BFC are the allocators of TensorFlow and JAX in the process (tsl::BFCAllocator), by address, each with the device as the program
+	// numbers it. Without them the holders of their blocks are not looked for.
+	BFC map[uint64]int
 }
 
 // Report says who holds a process's GPU memory.

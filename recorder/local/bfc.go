@@ -16,7 +16,6 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect/bfc"
-	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
@@ -89,15 +88,13 @@ func (s *pools) read(ctx context.Context, pid int, out *reconcile.State) error {
 	return nil
 }
 
-// use calls read with the allocators, which nobody else reads meanwhile.
-func (s *pools) use(read func(all map[*bfc.Allocator]int) (*scan.Report, error)) (*scan.Report, error) {
-	s.using.Lock()
-	defer s.using.Unlock()
-	all := map[*bfc.Allocator]int{}
+// devices returns the device of each allocator, by the address of its object, as the program numbers it.
+func (s *pools) devices() map[uint64]int {
+	out := map[uint64]int{}
 	for _, p := range s.all() {
-		all[p.reader] = int(p.device.Index)
+		out[p.object] = int(p.device.Index)
 	}
-	return read(all)
+	return out
 }
 
 // addPool adds one allocator to the observation of its device.

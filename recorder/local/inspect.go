@@ -16,7 +16,6 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/bfc"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -182,9 +181,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 
 func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	report, err := within(ctx, func() (*scan.Report, error) {
-		return i.pools.use(func(all map[*bfc.Allocator]int) (*scan.Report, error) {
-			return scan.Read(ctx, i.process, &scan.Options{BFC: all})
-		})
+		return scan.Read(ctx, i.process, &scan.Options{BFC: i.pools.devices()})
 	})
 	if err != nil {
 		return nil, absent(i.process.Blame(err))

@@ -7,10 +7,8 @@
 package arrays
 
 import (
-	"encoding/binary"
-	"slices"
-
 	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/inspect/holders/internal/instances"
 )
 
 // role is what a class of CuPy is here for.
@@ -22,80 +20,41 @@ const (
 	roleMemory              // PooledMemory: one block of a pool
 	rolePool                // SingleDeviceMemoryPool
 	rolePools               // MemoryPool: a tuple with the pool of each device
-	roleCount
 )
 
-// classes are where a program finds each class.
-var classes = [roleCount]struct{ module, name string }{
-	{"cupy._core.core", "ndarray"}, {memoryModule, "MemoryPointer"}, {memoryModule, "PooledMemory"},
-	{memoryModule, "SingleDeviceMemoryPool"}, {memoryModule, "MemoryPool"},
+// classes are where a program finds the class of each role.
+var classes = []instances.Class{
+	roleArray:   {Module: "cupy._core.core", Name: "ndarray"},
+	rolePointer: {Module: memoryModule, Name: "MemoryPointer"},
+	roleMemory:  {Module: memoryModule, Name: "PooledMemory"},
+	rolePool:    {Module: memoryModule, Name: "SingleDeviceMemoryPool"},
+	rolePools:   {Module: memoryModule, Name: "MemoryPool"},
 }
 
 const memoryModule = "cupy.cuda.memory"
 
 // Reader reads CuPy's objects. It is not safe for concurrent use.
 type Reader struct {
-	h       *pyobject.Heap
-	types   [roleCount]uint64
-	low     uint64 // all types are in between
-	span    uint64
-	objects [roleCount][]uint64 // where objects were when the memory was read; some were freed before
+	*instances.Finder
 	layout
 }
 
 // New returns a reader, or nil if the program has not imported CuPy.
 func New(h *pyobject.Heap, im pyobject.Image) *Reader {
-	r := &Reader{h: h, low: ^uint64(0)}
-	high := uint64(0)
-	for k, c := range classes {
-		module := h.ModuleNamed(im, c.module)
-		if module == 0 {
-			return nil
-		}
-		t := h.TypeAt(im, h.Attribute(im, module, c.name))
-		if t == nil {
-			return nil
-		}
-		r.types[k] = t.Addr
-		r.low, high = min(r.low, t.Addr), max(high, t.Addr)
+	f, missing := instances.New(h, im, classes)
+	if missing > 0 {
+		return nil
 	}
-	r.span = high - r.low
-	return r
-}
-
-// Scan notes the objects of a page, by the addresses of their classes, and reports whether it has any. Objects begin at multiples of
-// 16 bytes.
-func (r *Reader) Scan(addr uint64, page []byte) (found bool) {
-	field := r.h.TypeField()
-	for i := int(field & 15); i+8 <= len(page); i += 16 {
-		w := binary.LittleEndian.Uint64(page[i:])
-		if w-r.low > r.span {
-			continue
-		}
-		if k := slices.Index(r.types[:], w); k >= 0 {
-			r.objects[k] = append(r.objects[k], addr+uint64(i)-field)
-			found = true
-		}
-	}
-	return found
+	return &Reader{Finder: f}
 }
 
 // is reports whether a live object of a class is at an address.
 func (r *Reader) is(im pyobject.Image, object uint64, k role) bool {
-	if object&7 != 0 || object < minAddress || im.Word(object+r.h.TypeField()) != r.types[k] {
-		return false
-	}
-	_, ok := r.h.ReferenceCount(im, object)
-	return ok
+	return r.Class(im, object) == int(k)
 }
-
-// minAddress is below all memory that a process can map (vm.mmap_min_addr).
-const minAddress = 0x1000
 
 // live lists the objects of a class that are alive.
-func (r *Reader) live(im pyobject.Image, k role) []uint64 {
-	return slices.DeleteFunc(slices.Clone(r.objects[k]), func(o uint64) bool { return !r.is(im, o, k) })
-}
+func (r *Reader) live(im pyobject.Image, k role) []uint64 { return r.Live(im, int(k)) }
 
 // Visit calls visit with each array, the memory that it keeps, and the device address of its first element. Then it calls visit with
 // each pointer that no array has: cupy.cuda.alloc returned it, or it belongs to an array of a derived class.
@@ -121,11 +80,11 @@ func (r *Reader) Visit(im pyobject.Image, visit func(object, memory, data uint64
 func (r *Reader) Field(t *pyobject.Type, offset uint64) string {
 	for ; t != nil && offset != 0; t = t.Base {
 		switch {
-		case t.Addr == r.types[roleArray] && offset == r.base:
+		case t.Addr == r.Types[roleArray] && offset == r.base:
 			return "base"
-		case t.Addr == r.types[roleArray] && offset == r.data:
+		case t.Addr == r.Types[roleArray] && offset == r.data:
 			return "data"
-		case t.Addr == r.types[rolePointer] && offset == r.memory:
+		case t.Addr == r.Types[rolePointer] && offset == r.memory:
 			return "mem"
 		}
 	}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/cpython"
-	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/made"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
@@ -16,14 +14,9 @@ import (
 // newReader reads the objects of a made-up process.
 func newReader(t *testing.T, m *made.Process) (*Reader, *memory.Image) {
 	t.Helper()
-	regions, runs := m.Regions()
-	im, err := memory.New(t.Context(), m, regions, 2*made.Pages)
+	im, h, err := m.Copied(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(im.Close)
-	im.Reset(regions, runs)
-	im.CopyHeap(runs, func() bool { return false })
-	h, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
-	require.NoError(t, err)
 	r := New(h, im)
 	require.NotNil(t, r)
 	im.EachPage(func(addr uint64, page []byte) uint64 {
@@ -54,8 +47,8 @@ func TestLayout(t *testing.T) {
 		require.False(t, r.InBlock(im, view, made.CuPyBlock+4096, 512))
 		require.True(t, r.IsArray(im, view))
 		require.False(t, r.IsArray(im, c.Pool))
-		require.Equal(t, "base", r.Field(r.h.TypeOf(im, view), 0x78+8*ahead))
-		require.Empty(t, r.Field(r.h.TypeOf(im, view), 0x20))
+		require.Equal(t, "base", r.Field(r.Heap.TypeOf(im, view), 0x78+8*ahead))
+		require.Empty(t, r.Field(r.Heap.TypeOf(im, view), 0x20))
 		require.Equal(t, &State{
 			[]Block{{1, made.CuPyBlock, 4096}, {1, made.CuPyBlock + 4096, 512}},
 			[]Device{{Index: 0, Counted: true}, {Index: 1, Used: 4608, Counted: true}},

@@ -57,8 +57,8 @@ func sample(all []uint64) []uint64 { return all[:min(len(all), maxSample)] }
 
 // fields are the offsets of the words behind the head of an object of a class.
 func (r *Reader) fields(im pyobject.Image, k role) (out []uint64) {
-	t := r.h.TypeAt(im, r.types[k])
-	for at := r.h.TypeField() + 8; t != nil && at+8 <= min(t.Size, maxFields); at += 8 {
+	t := r.Heap.TypeAt(im, r.Types[k])
+	for at := r.Heap.TypeField() + 8; t != nil && at+8 <= min(t.Size, maxFields); at += 8 {
 		out = append(out, at)
 	}
 	return out
@@ -98,11 +98,11 @@ func (r *Reader) poolAt(im pyobject.Image, at uint64) uint64 {
 	if r.is(im, at, rolePool) {
 		return at
 	}
-	t := r.h.TypeOf(im, at)
+	t := r.Heap.TypeOf(im, at)
 	if t == nil || !strings.HasPrefix(t.Name, "weakref") {
 		return 0
 	}
-	if at = im.Word(at + r.h.TypeField() + 8); r.is(im, at, rolePool) { // wr_object (Include/cpython/weakrefobject.h)
+	if at = im.Word(at + r.Heap.TypeField() + 8); r.is(im, at, rolePool) { // wr_object (Include/cpython/weakrefobject.h)
 		return at
 	}
 	return 0
@@ -193,7 +193,7 @@ func vectorAt(im pyobject.Image, at uint64) (list []int64, ok bool) {
 // dtypeName returns the name of a NumPy dtype by its class: numpy.dtypes.Float32DType, before NumPy 1.25 numpy.dtype[float32]. It is
 // empty for another object.
 func (r *Reader) dtypeName(im pyobject.Image, at uint64) string {
-	t := r.h.TypeOf(im, at)
+	t := r.Heap.TypeOf(im, at)
 	if t == nil || !strings.HasPrefix(t.Name, "numpy.dtype") {
 		return ""
 	}

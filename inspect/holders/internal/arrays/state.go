@@ -157,11 +157,11 @@ func (r *Reader) devices(im pyobject.Image) map[uint64]int {
 	for _, all := range r.live(im, rolePools) {
 		for _, at := range r.fields(im, rolePools) {
 			tuple := im.Word(all + at)
-			t := r.h.TypeOf(im, tuple)
+			t := r.Heap.TypeOf(im, tuple)
 			if t == nil || t.Name != "tuple" {
 				continue
 			}
-			for _, e := range r.h.References(im, nil, tuple, t) {
+			for _, e := range r.Heap.References(im, nil, tuple, t) {
 				if e.Kind == pyobject.RefIndex && r.is(im, e.Target, rolePool) {
 					out[e.Target] = int(e.Aux)
 				}
@@ -215,8 +215,8 @@ func (r *Reader) Now(ctx context.Context, m process.Memory, clock func() uint64,
 func (r *Reader) pages(im *memory.Image) []uint64 {
 	r.state(im, r.look(im), false)
 	for _, k := range []role{roleMemory, rolePool} { // also of objects that are not alive at this moment
-		t := r.h.TypeAt(im, r.types[k])
-		for _, o := range r.objects[k] {
+		t := r.Heap.TypeAt(im, r.Types[k])
+		for _, o := range r.Objects[k] {
 			im.View(o, int(t.Size))
 		}
 	}

@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/cpython"
-	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/made"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
@@ -16,14 +14,9 @@ import (
 // newReader reads the objects of a made-up process, in which the addresses are the starts of blocks.
 func newReader(t *testing.T, m *made.Process, starts map[uint64]bool) (*Reader, *memory.Image) {
 	t.Helper()
-	regions, runs := m.Regions()
-	im, err := memory.New(t.Context(), m, regions, 2*made.Pages)
+	im, h, err := m.Copied(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(im.Close)
-	im.Reset(regions, runs)
-	im.CopyHeap(runs, func() bool { return false })
-	h, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
-	require.NoError(t, err)
 	r := New(h, im)
 	require.NotNil(t, r)
 	im.EachPage(func(addr uint64, page []byte) uint64 {
@@ -105,12 +98,8 @@ func TestFewArrays(t *testing.T) {
 // TestNoFramework: a program that has imported neither has no reader.
 func TestNoFramework(t *testing.T) {
 	m, _ := made.New()
-	regions, runs := m.Regions()
-	im, err := memory.New(t.Context(), m, regions, 2*made.Pages)
+	im, h, err := m.Copied(t.Context())
 	require.NoError(t, err)
 	defer im.Close()
-	im.Reset(regions, runs)
-	h, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
-	require.NoError(t, err)
 	require.Nil(t, New(h, im))
 }

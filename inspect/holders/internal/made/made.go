@@ -5,10 +5,13 @@
 package made
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"os"
 
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
@@ -51,6 +54,19 @@ const (
 	tensorOffset    = 0x58 // storage_offset_, from there on
 	ownsBit         = 1    // of the address of a Python object: the tensor owns it
 )
+
+// Copied returns a copy of the process's memory, and its interpreter in it. The image is to be closed.
+func (m *Process) Copied(ctx context.Context) (*memory.Image, *pyobject.Heap, error) {
+	regions, runs := m.Regions()
+	im, err := memory.New(ctx, m, regions, 2*Pages)
+	if err != nil {
+		return nil, nil, err
+	}
+	im.Reset(regions, runs)
+	im.CopyHeap(runs, func() bool { return false })
+	h, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
+	return im, h, err
+}
 
 // ReadAt implements process.Memory.
 func (m *Process) ReadAt(b []byte, addr uint64) (int, error) {
