@@ -146,7 +146,7 @@ var rules = []Rule{
 		"memory: delete what nobody needs, or refer to them weakly (weakref)", keeper)},
 	{"cache", isCache, says("%s gets more keys than it loses: give it a limit, or delete what is no longer needed", variable)},
 	{"container", func(e *Evidence) bool {
-		return e.framework() && e.Grew.To > e.Grew.From && (e.Facts.Most == 0 || e.Facts.State) && !holdsGraph(e.Holder)
+		return e.framework() && e.Grew.To > e.Grew.From && !e.Facts.Full && (e.Facts.Most == 0 || e.Facts.State) && !holdsGraph(e.Holder)
 	}, sayGrew},
 }
 

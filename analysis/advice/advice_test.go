@@ -306,6 +306,8 @@ var proofs = map[string]struct {
 		not: map[string]Evidence{
 			"not known": {Holder: "main() local sessions[216 keys].cache[0..4]"},
 			"graphs":    {Holder: "losses[0..9].grad_fn …", Grew: varpath.Growth{Container: "losses", From: 4, To: 10}},
+			"full":      {Holder: "kept[0..9]", Grew: varpath.Growth{Container: "kept", From: 4, To: 10}, Facts: Facts{Full: true}},
+			"a bound":   {Holder: "q.queue[0..9]", Grew: varpath.Growth{Container: "q.queue", To: 10}, Facts: Facts{Length: 10, Most: 12}},
 		},
 	},
 	"cache": {

@@ -32,7 +32,7 @@ func (l *Lengths) See(name string, now *Facts, time uint64) {
 		}
 		l.first[key] = firstFacts{*now, time}
 	case was.time == time:
-	case was.Most < now.Most || now.Each > was.Each+was.Each/elementShare:
+	case was.Most < now.Most || !now.State && now.Each > was.Each+was.Each/elementShare: // parameters differ in size
 		now.Moved = true
 	case was.Most == now.Most:
 		now.Was = was.Length

@@ -29,3 +29,26 @@ func TestLengths(t *testing.T) {
 		require.Equal(t, Facts{Length: c.length, Most: c.most, Each: c.each, Was: c.was, Moved: c.moved}, f, "%+v", c)
 	}
 }
+
+// TestLengthsOfState: the state of an optimizer is bounded once two readings saw it grow with as many parameters, whatever the sizes of
+// these are.
+func TestLengthsOfState(t *testing.T) {
+	for name, c := range map[string]struct {
+		then, now Facts
+		bounded   bool
+	}{
+		"larger parameters":  {Facts{Length: 5, Most: 9, Each: 512}, Facts{Length: 8, Most: 9, Each: 4096}, true},
+		"all have it":        {Facts{Length: 5, Most: 9, Each: 512}, Facts{Length: 9, Most: 9, Each: 512}, true},
+		"more parameters":    {Facts{Length: 5, Most: 9, Each: 512}, Facts{Length: 8, Most: 12, Each: 512}, false},
+		"as many keys":       {Facts{Length: 5, Most: 9, Each: 512}, Facts{Length: 5, Most: 9, Each: 512}, false},
+		"only one reading":   {Facts{}, Facts{Length: 5, Most: 9, Each: 512}, false},
+		"one without bounds": {Facts{}, Facts{Length: 5}, false},
+	} {
+		var l Lengths
+		c.then.State, c.now.State = true, true
+		l.See("opt.state[5 keys]", &c.then, 1)
+		l.See("opt.state[5 keys]", &c.now, 2)
+		require.Equal(t, c.bounded, c.now.IsBounded(), name)
+	}
+	require.True(t, (&Facts{Length: 5, Most: 9}).IsBounded(), "another container")
+}

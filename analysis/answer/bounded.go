@@ -28,7 +28,7 @@ func (a *Answer) boundedOf(in *Input) *Bounded {
 	for i := range a.Rows {
 		r := &a.Rows[i]
 		f := advice.FactsOf(r.Holder, in.Facts)
-		if r.Bytes <= 0 || f.Most <= f.Length || f.Length == 0 || f.Each == 0 {
+		if r.Bytes <= 0 || !f.IsBounded() || f.Most <= f.Length || f.Length == 0 || f.Each == 0 {
 			continue
 		}
 		if out.Holder == "" {

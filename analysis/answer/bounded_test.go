@@ -29,7 +29,10 @@ func TestBounded(t *testing.T) {
 		"not rising":  func(a *Answer, _ *Input) { a.Last = a.First },
 		"a small one": func(a *Answer, _ *Input) { a.Rows[1].Bytes = 10e6 },
 		"full":        func(_ *Answer, in *Input) { in.Facts[holder] = advice.Facts{Length: 600, Most: 600, Each: 1000} },
-		"no bound":    func(_ *Answer, in *Input) { in.Facts[holder] = advice.Facts{Length: 300, Each: 1000} },
+		"a state": func(_ *Answer, in *Input) {
+			in.Facts[holder] = advice.Facts{Length: 300, Most: 600, Each: 1000, State: true}
+		},
+		"no bound": func(_ *Answer, in *Input) { in.Facts[holder] = advice.Facts{Length: 300, Each: 1000} },
 	} {
 		a, in := rising()
 		change(a, in)

@@ -5,7 +5,6 @@ package leaks
 import (
 	"slices"
 
-	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
@@ -29,9 +28,7 @@ func (b *Bound) IsFull() bool { return b.Length >= b.Most }
 func (f *Finding) Bound() *Bound {
 	length, most := f.proof.facts.Length, f.proof.facts.Most
 	switch {
-	case f.proof.facts.State && !fillsState(&f.proof.facts):
-		return nil
-	case length == 0, f.LiveBlocks <= f.Newer, most <= length && !f.proof.filled:
+	case !f.proof.facts.IsBounded(), length == 0, f.LiveBlocks <= f.Newer, most <= length && !f.proof.filled:
 		return nil
 	case f.proof.facts.Moved && most-length < most/likeShare: // it may always be nearly full
 		return nil
@@ -46,10 +43,6 @@ func (f *Finding) Bound() *Bound {
 	return &Bound{length, most, uint64(full), f.proof.facts.Cache, uint64(more)}
 }
 
-// fillsState reports whether optimizers were seen to make the state of more of their parameters, and to get none. Parameters that are
-// frozen never have state, so one reading says nothing.
-func fillsState(f *advice.Facts) bool { return f.Was > 0 && f.Length > f.Was && !f.Moved }
-
 // likeShare: blocks of two holders are alike in size if their means differ by less than 1/likeShare.
 const likeShare = 8
 
@@ -58,8 +51,7 @@ const likeShare = 8
 func (f *Finding) mayHaveFilled() bool {
 	facts := &f.proof.facts
 	full := facts.Most * facts.Each
-	return facts.Most > 0 && !(facts.State && !fillsState(facts)) && facts.Length >= facts.Most && !facts.Moved &&
-		f.Grown <= full+full/likeShare &&
+	return facts.IsBounded() && facts.Length >= facts.Most && !facts.Moved && f.Grown <= full+full/likeShare &&
 		f.LiveBlocks > 0 && f.LiveBlocks <= facts.Length+facts.Length/likeShare
 }
 

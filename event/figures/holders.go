@@ -26,3 +26,9 @@ type HolderFacts struct {
 	Queue      bool   `json:"queue,omitempty"`      // a queue.Queue or an asyncio.Queue, or a class alike, has them in its container
 	Category   string `json:"category,omitempty"`   // purpose of the blocks
 }
+
+// IsBounded reports whether the containers have a bound. Parameters that are frozen never get state, and an optimizer can get more
+// parameters: its state counts as bounded only if readings saw it grow while the number of parameters stayed the same.
+func (f *HolderFacts) IsBounded() bool {
+	return f.Most > 0 && (!f.State || f.Was > 0 && f.Length > f.Was && !f.Moved)
+}

@@ -205,7 +205,8 @@ func TestDefines(t *testing.T) {
 	for name, here := range map[string]uint64{
 		"MAX_MAPPINGS": uint64(MaxMappings), "MAX_HOOKS": uint64(MaxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": oneInfos,
 		"MAX_TRACED": MaxTraced, "NO_INFO": NoInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
-		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "MAX_RINGS": maxRings, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None),
+		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "MAX_RINGS": maxRings, "NO_FIELD": cpython.NoField, "TIMED_ONE_IN": timedOneIn,
+		"ARG_NONE": uint64(hook.None),
 	} {
 		require.Contains(t, c, name)
 		require.Equal(t, c[name], here, name)
