@@ -203,8 +203,7 @@ var mayImport = map[string][]string{
 	"recorder/reconcile":     {"event", "event/figures", "heap", "internal/size"},
 	"recorder": {
 		"recorder/passing", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "heap", "internal/size",
-		"internal/words", "process", "recording",
-		"tracer/hook",
+		"internal/varpath", "internal/words", "process", "recording", "tracer/hook",
 	},
 	"recorder/local": {
 		"analysis/", "darwin", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/", "internal/footprint",

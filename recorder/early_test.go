@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/alerts"
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/recorder/reconcile"
@@ -92,4 +93,16 @@ func TestAlertsMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, early)
 	require.Equal(t, 1, given)
+}
+
+// TestNewHolder: the first known holder of a line is announced, and the others if several hold what it allocates.
+func TestNewHolder(t *testing.T) {
+	var s said
+	parted := func(holder string) *leaks.Finding { return &leaks.Finding{Holder: holder, Parted: true} }
+	require.False(t, s.isNewHolder(&leaks.Finding{}))
+	require.True(t, s.isNewHolder(&leaks.Finding{Holder: "kept[0..9]"}))
+	s.holders = []string{"kept"}
+	require.False(t, s.isNewHolder(&leaks.Finding{Holder: "other[0..9]"}))
+	require.False(t, s.isNewHolder(parted("kept[0..20]")))
+	require.True(t, s.isNewHolder(parted("self.seen['a'..'z']")))
 }

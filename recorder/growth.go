@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/varpath"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -74,10 +75,15 @@ func roomsOf(driver []figures.DriverUse) *rooms {
 
 // said is a finding that was announced.
 type said struct {
-	finding leaks.Finding
-	holder  string
-	missing int  // number of reports in a row without it
-	quiet   bool // it was not announced, because others were
+	finding leaks.Finding // of the whole line
+	holders []string      // announced, as varpath.Root
+	missing int           // number of reports in a row without it
+	quiet   bool          // it was not announced, because others were
+}
+
+// isNewHolder reports whether a finding of the line has the first holder that is known, or another one of several.
+func (s *said) isNewHolder(f *leaks.Finding) bool {
+	return f.Holder != "" && (len(s.holders) == 0 || f.Parted && !slices.Contains(s.holders, varpath.Root(f.Holder)))
 }
 
 // newGrowth begins to watch a process; it returns nil with Options.NoSteps.
@@ -156,21 +162,21 @@ func (g *growth) announce() {
 		}
 	}
 	for _, f := range all {
-		name := f.Name()
-		s := g.said[name]
+		s := g.said[f.Name()]
 		if s == nil && !g.looked(&f) {
 			continue
 		}
+		line := leaks.OfLine(all, &f)
 		if s == nil {
-			s = g.add(&f)
+			s = g.add(&line)
 		}
-		s.finding, s.missing = f, 0
+		s.finding, s.missing = line, 0
 		if s.quiet {
 			continue
 		}
-		if f.Holder != "" && f.Holder != s.holder && s.holder == "" {
+		if s.isNewHolder(&f) {
 			g.notify(HeldBy, &f)
-			s.holder = f.Holder
+			s.holders = append(s.holders, varpath.Root(f.Holder))
 		}
 		if !math.IsNaN(f.Seconds) && !g.limited[f.Device] {
 			g.notify(FullIn, &f)

@@ -28,14 +28,36 @@ func Total(all []Finding) (sum Finding, lines int) {
 			sum = *f
 			continue
 		}
-		sum.Blocks, sum.Requested, sum.Bytes = sum.Blocks+f.Blocks, sum.Requested+f.Requested, sum.Bytes+f.Bytes
-		sum.LiveBytes, sum.LiveBlocks = sum.LiveBytes+f.LiveBytes, sum.LiveBlocks+f.LiveBlocks
-		sum.First = min(sum.First, f.First)
-		if sum.Period != f.Period {
-			sum.Period = 1
-		}
+		sum.add(f)
 	}
 	return sum, lines
+}
+
+// OfLine adds up the findings of the line of one of them, which differ in their holders. The sum has the holder of the largest.
+func OfLine(all []Finding, of *Finding) Finding {
+	sum, first := *of, true
+	for i := range all {
+		f := &all[i]
+		switch {
+		case !f.Parted || f.Name() != of.Name() || f.Device != of.Device || f.Layer != of.Layer:
+		case first:
+			sum, first = *f, false
+		default:
+			sum.add(f)
+			sum.Share += f.Share
+		}
+	}
+	return sum
+}
+
+// add adds the amounts of another finding.
+func (f *Finding) add(x *Finding) {
+	f.Blocks, f.Requested, f.Bytes = f.Blocks+x.Blocks, f.Requested+x.Requested, f.Bytes+x.Bytes
+	f.LiveBytes, f.LiveBlocks = f.LiveBytes+x.LiveBytes, f.LiveBlocks+x.LiveBlocks
+	f.First = min(f.First, x.First)
+	if f.Period != x.Period {
+		f.Period = 1
+	}
 }
 
 // headShare is the share of the largest finding's bytes that a program's line needs to come before a native symbol.

@@ -144,6 +144,9 @@ func TestContainersOfOneLine(t *testing.T) {
 			require.Equal(t, site, f.Name())
 			out = append(out, found{f.Holder, f.Bytes, f.LiveBytes, f.Others})
 		}
+		line := leaks.OfLine(r.Findings, &r.Findings[len(r.Findings)-1])
+		require.Equal(t, []any{r.Findings[0].Holder, 5120.0, uint64(58 * 5120)}, []any{line.Holder, line.Bytes, line.LiveBytes})
+		require.InDelta(t, 1, line.Share, 0.01)
 		sum, lines := leaks.Total(r.Findings)
 		require.Equal(t, []any{1, 5120.0, uint64(58 * 5120)}, []any{lines, sum.Bytes, sum.LiveBytes})
 		return out

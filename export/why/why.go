@@ -421,8 +421,9 @@ func leakText(c *oom.Case) string {
 		kind = "growth up to a bound that the device has no room for"
 	}
 	grown, all := table.Bytes(c.Cause(oom.Leak).Bytes), table.Bytes(c.Torch.Allocated)
-	first, what := table.LeakText(&c.Findings[0]), it(len(c.Findings))
-	return fmt.Sprintf("%s: %s; %s had grown to %s by then, of %s allocated", kind, first, what, grown, all) + doubtText(c)
+	first := leaks.OfLine(c.Findings, &c.Findings[0])
+	_, lines := leaks.Total(c.Findings)
+	return fmt.Sprintf("%s: %s; %s had grown to %s by then, of %s allocated", kind, table.LeakText(&first), it(lines), grown, all) + doubtText(c)
 }
 
 func fullText(c *oom.Case, asked string) string {
