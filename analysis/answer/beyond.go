@@ -10,6 +10,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // beyondShare: the lines of a finding can have 1/beyondShare more in use than what grows before a part of it is not attributed to that.
@@ -88,4 +90,53 @@ func parted(e view.Row, bytes int64) (first, rest view.Row) {
 	}
 	rest.Blocks = e.Blocks - first.Blocks
 	return first, rest
+}
+
+// apportion divides rows of which no holder is known among the findings of their stack: one stack can fill several containers, and a
+// program that has ended has no holders. Each finding takes what it lacks of its live bytes.
+func (g *grouping) apportion(entries []view.Row) []view.Row {
+	if g.leaks == nil {
+		return entries
+	}
+	out := slices.Clone(entries)
+	for i := range entries {
+		e := &entries[i]
+		if g.guessed[i] || knownHolder(e.Holder) != "" || e.Name == stacks.BeforeAttach || e.Layer != event.LayerAllocator.String() {
+			continue
+		}
+		var lacking []*leaks.Finding
+		sum := 0.0
+		for k := range g.leaks.Findings {
+			f := &g.leaks.Findings[k]
+			if f.Parted && f.Holder != "" && slices.Contains(f.Stacks, e.StackID) {
+				lacking = append(lacking, f)
+				sum += g.lacks(f, entries)
+			}
+		}
+		if len(lacking) < 2 || sum <= 0 {
+			continue
+		}
+		rest := *e
+		for _, f := range lacking[1:] {
+			var part view.Row
+			part, rest = parted(rest, min(rest.Bytes, int64(math.Round(g.lacks(f, entries)/sum*float64(e.Bytes)))))
+			part.Holder = f.Holder
+			g.guessed[len(out)] = true
+			out = append(out, part)
+		}
+		rest.Holder = lacking[0].Holder
+		out[i], g.guessed[i] = rest, true
+	}
+	return out
+}
+
+// lacks returns how many of the live bytes of a finding have no holder.
+func (g *grouping) lacks(f *leaks.Finding, entries []view.Row) float64 {
+	n := float64(f.LiveBytes)
+	for i := range entries {
+		if e := &entries[i]; slices.Contains(f.Stacks, e.StackID) && varpath.Same(knownHolder(e.Holder), f.Holder) {
+			n -= float64(e.Bytes)
+		}
+	}
+	return max(n, 0)
 }

@@ -56,3 +56,38 @@ func TestGrowingLineOfOneVariable(t *testing.T) {
 	rows, _, _ := rowsOf(&Input{Leaks: report}, entry(1, 1600))
 	require.Equal(t, int64(1600), rows[0].Bytes)
 }
+
+// TestStackOfSeveralContainers: memory without a holder, of a stack that fills two containers, is divided by what each of their findings
+// lacks. What was read of them counts, and nothing is lost.
+func TestStackOfSeveralContainers(t *testing.T) {
+	finding := func(holder string, live uint64) leaks.Finding {
+		return leaks.Finding{
+			Layer: event.LayerAllocator, File: "/a.py", Line: 1, Bytes: float64(live) / 10, Blocks: 1, Grown: live, LiveBytes: live,
+			Kept: live, Holder: holder, Stacks: []event.StackID{1}, Parted: true,
+		}
+	}
+	const kept, seen = "log.kept[0..6]", "log.seen[0..6]"
+	report := &leaks.Report{
+		Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}, Findings: []leaks.Finding{finding(kept, 3000), finding(seen, 1000)},
+	}
+	of := func(holder string, bytes int64) view.Row {
+		e := entry(1, bytes)
+		e.StackID, e.Holder = 1, holder
+		return e
+	}
+	for name, c := range map[string]struct {
+		entries              []view.Row
+		kept, seen, inferred int64
+	}{
+		"none was read":         {[]view.Row{of(view.NoHolder, 4000)}, 3000, 1000, 4000},
+		"as at an earlier time": {[]view.Row{of(view.NoHolder, 2000)}, 1500, 500, 2000},
+		"one was read":          {[]view.Row{of(kept, 3000), of(view.NoHolder, 1000)}, 3000, 1000, 1000},
+		"parts were read":       {[]view.Row{of(kept, 2000), of(seen, 800), of(view.NoHolder, 1200)}, 3000, 1000, 1200},
+		"both were read":        {[]view.Row{of(kept, 3000), of(seen, 1000)}, 3000, 1000, 0},
+	} {
+		rows, _, _ := rowsOf(&Input{Leaks: report}, c.entries...)
+		require.Len(t, rows, 2, name)
+		require.Equal(t, []any{kept, c.kept, seen, c.seen}, []any{rows[0].Holder, rows[0].Bytes, rows[1].Holder, rows[1].Bytes}, name)
+		require.EqualValues(t, c.inferred, rows[0].Inferred+rows[1].Inferred, name)
+	}
+}

@@ -65,7 +65,7 @@ func newGrouping(in *Input) *grouping {
 
 // group makes the rows of entries.
 func (g *grouping) group(entries []view.Row) {
-	g.entries = g.divide(g.split(entries))
+	g.entries = g.divide(g.apportion(g.split(entries)))
 	g.readBefore()
 	g.claim(g.entries)
 	for i := range g.entries {

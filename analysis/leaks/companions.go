@@ -55,7 +55,7 @@ func (d *detector) withCompanions(all []risen, by alike) []risen {
 		d.learn(k.stack, s.source)
 		for _, lead := range leads[by.key(k.place, s.source.line)] {
 			if t, ok := s.companion(lead, &d.sites[lead.site].series, by); ok {
-				out = append(out, risen{t, k.place, s.source.line, s.source, k, s.source.stack})
+				out = append(out, risen{trend: t, place: k.place, line: s.source.line, from: s.source, site: k, stack: s.source.stack})
 				break
 			}
 		}

@@ -4,81 +4,72 @@ package leaks
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/parts"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
 // byContainer divides the rising sites of one line by the container that holds their blocks: a function that several places call has one
 // line that allocates, and each caller may keep the results in a variable of its own. The largest part comes first. It also has the sites
 // whose container is not known, and those that grow by less than 1/sharedPart of it. A line that is not divided has no parts.
-func (d *detector) byContainer(g []risen, o *Options) (names []string, parts map[string][]risen) {
-	if len(g) < 2 {
-		return nil, nil
-	}
+func (d *detector) byContainer(g []risen, o *Options) (names []string, held map[string][]risen) {
 	of := d.containersOf(g, o)
-	parts = map[string][]risen{}
+	held = map[string][]risen{}
 	sums := map[string]float64{}
 	var open []risen
 	for i := range g {
-		name := of[g[i].site]
-		if g[i].from == nil || name == "" {
+		shares := of[g[i].site].Shares(int(math.Round(g[i].step.blocks * float64(g[i].period))))
+		if shares == nil {
 			open = append(open, g[i])
-			continue
 		}
-		if parts[name] == nil {
-			names = append(names, name)
+		for _, s := range shares {
+			if held[s.Root] == nil {
+				names = append(names, s.Root)
+			}
+			part := g[i]
+			part.trend, part.part = part.of(&s), s
+			held[s.Root], sums[s.Root] = append(held[s.Root], part), sums[s.Root]+part.step.bytes
 		}
-		parts[name], sums[name] = append(parts[name], g[i]), sums[name]+g[i].step.bytes
 	}
 	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(sums[y], sums[x]) })
 	for len(names) > 1 && sharedPart*sums[names[len(names)-1]] < sums[names[0]] {
 		least := names[len(names)-1]
-		open, names = append(open, parts[least]...), names[:len(names)-1]
+		open, names = append(open, held[least]...), names[:len(names)-1]
 	}
 	if len(names) < 2 {
 		return nil, nil
 	}
-	parts[names[0]] = append(parts[names[0]], open...)
-	return names, parts
+	held[names[0]] = append(held[names[0]], open...)
+	return names, held
 }
 
-// containersOf returns the container of each rising site: the variable and its attributes, up to the first element. A site is left out if
-// its blocks have several, or too few a known one. If single blocks were not read at the end, the last scan that names any decides, in
-// which the size of their blocks tells the sites of a line apart.
-func (d *detector) containersOf(g []risen, o *Options) map[siteKey]string {
+// containersOf returns what is known of the containers of each rising site: the variable and its attributes, up to the first element. If
+// single blocks were not read at the end, the last scan that names any decides, in which the size of their blocks tells the sites of a
+// line apart.
+func (d *detector) containersOf(g []risen, o *Options) containerSums {
 	sums := containerSums{}
 	for i := range g {
 		if g[i].from != nil {
-			sums[g[i].site] = &containerSum{roots: map[string]Holder{}}
+			sums[g[i].site] = &parts.Sum{Least: attributedFrom, Common: commonShare}
 		}
 	}
 	known := false
 	for k, h := range d.held {
 		if s := sums[k.site]; s != nil && h.Named() {
-			s.add(&h)
+			s.Add(h.Name, parts.Container{Blocks: h.Blocks, Bytes: h.Bytes})
 			known = true
 		}
 	}
 	if !known {
 		sums.read(g, o)
 	}
-	out := map[siteKey]string{}
-	for site, s := range sums {
-		if root := s.most(); root != "" {
-			out[site] = root
-		}
-	}
-	return out
+	return sums
 }
 
-// containerSum adds up the known blocks of a site by container.
-type containerSum struct {
-	bytes uint64
-	roots map[string]Holder
-}
-
-type containerSums map[siteKey]*containerSum
+// containerSums adds up the known blocks of sites by container.
+type containerSums map[siteKey]*parts.Sum
 
 // read adds the rows of the last scan that names any.
 func (c containerSums) read(g []risen, o *Options) {
@@ -89,7 +80,7 @@ func (c containerSums) read(g []risen, o *Options) {
 			for k := range scan {
 				h := &scan[k]
 				if s != nil && h.Named() && h.Blocks > 0 && h.Site == g[i].from.line.name() && sizeClass(h.Bytes/h.Blocks) == g[i].site.class {
-					s.add(h)
+					s.Add(h.Name, parts.Container{Blocks: h.Blocks, Bytes: h.Bytes})
 					known = true
 				}
 			}
@@ -100,34 +91,26 @@ func (c containerSums) read(g []risen, o *Options) {
 	}
 }
 
-// add adds blocks that have a holder. A graph's blocks belong to every tensor that leads to them, and the blocks of a traceback to every
-// variable of its frames: neither has a container.
-func (s *containerSum) add(h *Holder) {
-	s.bytes += h.Bytes
-	root := varpath.Root(h.Name)
-	if _, raised := varpath.Raised(h.Name); raised || root == h.Name || varpath.HoldsGraph(h.Name) {
-		return
-	}
-	sum := s.roots[root]
-	s.roots[root] = Holder{Bytes: sum.Bytes + h.Bytes, Blocks: sum.Blocks + h.Blocks}
-}
+// wholeBlocks is how far a number of blocks may be from a whole one.
+const wholeBlocks = 0.001
 
-// most returns the container of nearly all blocks; empty: not known.
-func (s *containerSum) most() string {
-	for root, sum := range s.roots {
-		if sum.Blocks >= attributedFrom && float64(sum.Bytes) >= commonShare*float64(s.bytes) {
-			return root
-		}
+// of returns the share of a container in a rise.
+func (t trend) of(s *parts.Share) trend {
+	share := s.Share()
+	part := func(f floor) floor {
+		scaled := func(n int64) int64 { return int64(math.Round(float64(n) * share)) }
+		return floor{scaled(f.blocks), scaled(f.requested), scaled(f.bytes)}
 	}
-	return ""
+	t.step = amount{t.step.blocks * share, t.step.requested * share, t.step.bytes * share}
+	t.rise, t.live = part(t.rise), part(t.live)
+	t.period, t.periods = t.period*s.Periods, t.periods/s.Periods
+	return t
 }
 
 // without returns the options without what scans found of a line in the containers of its other findings.
 func (o *Options) without(names []string, line string) *Options {
 	rest := func(scan []Holder) []Holder {
-		return slices.DeleteFunc(slices.Clone(scan), func(h Holder) bool {
-			return h.Site == line && slices.Contains(names, varpath.Root(h.Name))
-		})
+		return slices.DeleteFunc(slices.Clone(scan), func(h Holder) bool { return h.Site == line && h.isIn(names) })
 	}
 	out := *o
 	out.Holders, out.Earlier = rest(o.Holders), nil
@@ -135,4 +118,25 @@ func (o *Options) without(names []string, line string) *Options {
 		out.Earlier = append(out.Earlier, rest(scan))
 	}
 	return &out
+}
+
+// periodOf returns the least period, steps, in which shares of sites amount to a whole number of blocks.
+func periodOf(g []risen, period int, blocks float64) int {
+	least := period
+	for i := range g {
+		if g[i].part.Periods > 1 {
+			least = min(least, g[i].period/g[i].part.Periods)
+		}
+	}
+	for p := least; p < period; p += least {
+		if n := blocks * float64(p); math.Abs(n-math.Round(n)) < wholeBlocks {
+			return p
+		}
+	}
+	return period
+}
+
+// isIn reports whether one of some containers is what holds the blocks.
+func (h *Holder) isIn(containers []string) bool {
+	return slices.Contains(containers, varpath.Root(h.Name))
 }

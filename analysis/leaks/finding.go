@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/leaks/internal/parts"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -79,7 +80,9 @@ type Finding struct {
 	Graph           bool // it is a call of a module, most of whose blocks stay
 	Parted          bool // other findings have the same line, and other holders
 
-	blocks map[siteKey]bool // the sites whose blocks it includes
+	blocks map[siteKey]bool    // the sites whose blocks it includes
+	shares map[siteKey]float64 // of sites that it shares with findings of the containers apart
+	apart  []string
 	proof  proof
 }
 
@@ -101,6 +104,7 @@ type risen struct {
 	from  *source // nil: the series is of a whole line
 	site  siteKey // set if from is not nil
 	stack *event.Stack
+	part  parts.Share // of the site's series; zero: all of it
 }
 
 // findings judges all series. Sites by size class are exact; a line is judged as a whole if none of its sites rises by itself.
@@ -111,7 +115,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 		if t, ok := s.blockTrend(); ok {
 			from := s.source
 			d.learn(k.stack, from)
-			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
+			all = append(all, risen{trend: t, place: k.place, line: from.line, from: from, site: k, stack: from.stack})
 		}
 	}
 	all = d.beside(d.withCompanions(d.withoutExchange(all), alike{matches: minMatches}))
@@ -123,7 +127,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			continue
 		}
 		if t, ok := lineTrend(s); ok {
-			all = append(all, risen{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)})
+			all = append(all, risen{trend: t, place: k.place, line: k.line, stack: d.stackOf(k.line)})
 		}
 	}
 	d.nameForwards(all)
@@ -229,8 +233,9 @@ func trendsOf(g []risen) []trend {
 }
 
 // finding adds up the rising series of one line.
-func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o *Options) Finding {
+func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o *Options, apart ...string) Finding {
 	f := Finding{
+		apart: apart, shares: sharesOf(g),
 		Kind: kindOf(k.place.layer, rises), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
 		Function: k.line.function, Backward: k.line.backward, Stack: g[0].stack, Period: rises[0].period, First: rises[0].first,
 		Last: steps.Last, Confidence: confidenceOf(rises[0].periods), Share: math.NaN(), Seconds: math.NaN(),
@@ -250,6 +255,7 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 		f.Graph = f.Graph || r.from != nil && r.line == r.from.forward && r.line != r.from.line
 	}
 	f.Blocks, f.Requested, f.Bytes = sum.blocks, sum.requested, sum.bytes
+	f.Period = periodOf(g, f.Period, f.Blocks)
 	if d.blind && k.place.layer == event.LayerAllocator {
 		f.Requested = math.NaN()
 	}
@@ -275,7 +281,7 @@ func (d *detector) findingsOf(k lineKey, g []risen, steps *Steps, o *Options) []
 	var out []Finding
 	for i, name := range names {
 		others := slices.Delete(slices.Clone(names), i, i+1)
-		f := d.finding(k, parts[name], trendsOf(parts[name]), steps, o.without(others, k.line.name()))
+		f := d.finding(k, parts[name], trendsOf(parts[name]), steps, o.without(others, k.line.name()), others...)
 		f.Parted = true
 		out = append(out, f)
 	}

@@ -56,11 +56,15 @@ func (d *detector) hold(live iter.Seq[heap.Block], of HolderOf) {
 	}
 }
 
-// of returns the holders of the blocks of a finding, the most bytes first.
+// of returns the holders of the blocks of a finding, the most bytes first. Of a site that it shares with others it has its share of the
+// blocks without a holder.
 func (h heldSites) of(f *Finding) []Holder {
 	sums := map[string]Holder{}
 	for k, row := range h {
-		if f.blocks[k.site] {
+		if f.blocks[k.site] && !row.isIn(f.apart) {
+			if share, shared := f.shares[k.site]; shared && !row.Named() {
+				row.Bytes, row.Blocks = uint64(share*float64(row.Bytes)), uint64(share*float64(row.Blocks))
+			}
 			sum := sums[k.holder]
 			sums[k.holder] = Holder{f.Sites[0], k.holder, sum.Bytes + row.Bytes, sum.Blocks + row.Blocks}
 		}
@@ -145,6 +149,17 @@ func stacksOf(sites map[siteKey]bool) []event.StackID {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// sharesOf returns the shares of sites that belong to several findings.
+func sharesOf(g []risen) map[siteKey]float64 {
+	out := map[siteKey]float64{}
+	for i := range g {
+		if part := &g[i].part; part.Blocks < part.Group {
+			out[g[i].site] += part.Share()
+		}
+	}
+	return out
 }
 
 // sitesOfGroup returns the sites that rise, or all sites of a line that is judged as a whole.

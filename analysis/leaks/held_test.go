@@ -161,3 +161,64 @@ func TestContainersOfOneLine(t *testing.T) {
 		require.Len(t, find(names[0], names[1], true), 1, what)
 	}
 }
+
+// TestContainersOfOneStack: a loop over several containers fills them from one stack. They have a finding each if they take whole numbers
+// of blocks, in which all findings add up to the line's; otherwise the line has one.
+func TestContainersOfOneStack(t *testing.T) {
+	const made = eventtest.Report + " /home/a/train.py:5:keep"
+	type found struct {
+		holder string
+		bytes  float64
+		period int
+		newer  uint64
+	}
+	find := func(perStep int, sizes func(i int) uint64, of func(i int) string) (out []found) {
+		j := newJob()
+		n := 0
+		holders := map[uint64]string{}
+		for range 60 {
+			j.Pass(input, forward, forward, backward, adam)
+			for range perStep {
+				holders[j.Alloc(made, sizes(n))] = of(n)
+				n++
+			}
+		}
+		trace, err := view.NewTrace(&j.Stream, nil)
+		require.NoError(t, err)
+		table, err := steps.Find(trace, nil)
+		require.NoError(t, err)
+		r, err := leaks.Find(trace, table, &leaks.Options{HolderOf: func(b *heap.Block) string { return holders[b.Addr] }})
+		require.NoError(t, err)
+		for _, f := range r.Findings {
+			out = append(out, found{f.Holder, f.Bytes, f.Period, f.Newer})
+		}
+		sum, lines := leaks.Total(r.Findings)
+		require.Equal(t, 1, lines)
+		require.InDelta(t, 512*perStep, sum.Bytes, 1e-6)
+		return out
+	}
+	even := func(int) uint64 { return 512 }
+	oneOf := func(names ...string) func(int) string { return func(i int) string { return names[i%len(names)] } }
+	require.Equal(t, []found{{"log.kept[0..59]", 512, 1, 0}, {"log.seen[0..59]", 512, 1, 0}},
+		find(2, even, oneOf("log.kept[0..59]", "log.seen[0..59]")))
+	require.Equal(t, []found{{"log.kept[0..59]", 1024, 1, 0}, {"log.seen[0..59]", 512, 1, 0}},
+		find(3, even, oneOf("log.kept[0..59]", "log.seen[0..59]", "log.kept[0..59]")))
+	require.Equal(t, []found{{"log.kept[0..59]", 512. / 3 * 2, 3, 0}, {"log.seen[0..59]", 512. / 3, 3, 0}},
+		find(1, even, oneOf("log.kept[0..59]", "log.seen[0..59]", "log.kept[0..59]")))
+	newer := oneOf("log.kept[0..49]", "log.seen[0..49]")
+	require.Equal(t, []found{{"log.kept[0..49]", 512, 1, 0}, {"log.seen[0..49]", 512, 1, 0}}, find(2, even, func(i int) string {
+		if i >= 100 {
+			return ""
+		}
+		return newer(i)
+	}), "without those that are newer than the scan")
+	for what, of := range map[string]func(int) string{
+		"no whole numbers": func(i int) string {
+			return map[bool]string{true: "log.kept[0..59]", false: "log.seen[0..59]"}[i < 51]
+		},
+		"one root":             oneOf("log[0..59]['loss']", "log[0..59]['rest']"),
+		"half of it not known": oneOf("log.kept[0..59]", "[no reference found]"),
+	} {
+		require.Len(t, find(2, even, of), 1, what)
+	}
+}

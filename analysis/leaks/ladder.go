@@ -131,7 +131,7 @@ func (d *detector) recurring(rises int) []risen {
 			continue
 		}
 		d.learn(k.stack, s.source)
-		all = append(all, risen{t, k.place, s.source.line, s.source, k, s.source.stack})
+		all = append(all, risen{trend: t, place: k.place, line: s.source.line, from: s.source, site: k, stack: s.source.stack})
 	}
 	return all
 }

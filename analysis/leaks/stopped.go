@@ -46,7 +46,7 @@ func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Fin
 		if !ok || t.rise.bytes*steadyShare < total || d.level.roseUntil(last) < t.rise.bytes/2 {
 			continue
 		}
-		f := d.finding(k, []risen{{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)}}, []trend{t}, steps, o)
+		f := d.finding(k, []risen{{trend: t, place: k.place, line: k.line, stack: d.stackOf(k.line)}}, []trend{t}, steps, o)
 		f.Last = last + steps.base
 		out = append(out, f)
 	}
