@@ -19,7 +19,8 @@ import (
 
 // stateVersion is the version of State's format: the order and meaning of its fields. It is written to files.
 const (
-	stateVersion       = 2
+	stateVersion       = 3
+	stateWithoutAsleep = 2
 	stateWithoutLosses = 1
 )
 
@@ -120,15 +121,12 @@ func (s *checkpoint) addMapping(m *mapping) {
 
 func (s *checkpoint) all() {
 	h := s.heap
-	version := stateVersion
-	if h.lossIntervalCount == 0 { // older versions of gputrace can read it
-		version = stateWithoutLosses
+	version := h.stateVersion()
+	if codec.Number(s.Codec, &version); version < stateWithoutLosses || version > stateVersion {
+		s.Fail("version %d, want %d to %d", version, stateWithoutLosses, stateVersion)
 	}
-	if codec.Number(s.Codec, &version); version != stateVersion && version != stateWithoutLosses {
-		s.Fail("version %d, want %d or %d", version, stateVersion, stateWithoutLosses)
-	}
-	s.Numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
-	codec.List(s.Codec, &h.gaps.ring, func(g *Gap) { s.Fixed(g) })
+	s.Numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.Total)
+	codec.List(s.Codec, &h.gaps.Kept, func(g *Gap) { s.Fixed(g) })
 	s.sites(&h.sites)
 	codec.List(s.Codec, &s.roots.All, s.rootFields)
 	codec.List(s.Codec, &s.objects.All, s.objectFields)
@@ -138,11 +136,36 @@ func (s *checkpoint) all() {
 	codec.Map(s.Codec, h.accounts, s.account)
 	s.moments()
 	s.undoLog(&h.undo)
-	if version != stateWithoutLosses {
+	if version >= stateWithoutAsleep {
 		codec.Number(s.Codec, &h.lossIntervalCount)
 		codec.List(s.Codec, &h.lossIntervals, func(x *LossInterval) { s.Fixed(x) })
 	}
+	if version >= stateVersion {
+		codec.Map(s.Codec, h.processes, s.asleep)
+	}
 	s.check()
+}
+
+// stateVersion returns the oldest version that has all of a heap, so that older versions of gputrace can read the state.
+func (h *Heap) stateVersion() int {
+	for _, p := range h.processes {
+		if len(p.asleep) > 0 {
+			return stateVersion
+		}
+	}
+	if h.lossIntervalCount > 0 {
+		return stateWithoutAsleep
+	}
+	return stateWithoutLosses
+}
+
+// asleep writes or reads the segments of a process that have no memory.
+func (s *checkpoint) asleep(pid *uint32, v **process) {
+	codec.Number(s.Codec, pid)
+	if s.Load {
+		*v = s.heap.process(*pid)
+	}
+	(*v).asleep.Code(s.Codec)
 }
 
 // moments restores which sites changed since their peak. It runs after the accounts, which own the peaks.
@@ -179,8 +202,8 @@ func (s *checkpoint) check() {
 	if n := len(s.heap.lossIntervals); n > maxLossIntervals || uint64(n) > s.heap.lossIntervalCount {
 		s.Fail("%d of %d loss intervals", n, s.heap.lossIntervalCount)
 	}
-	if g := &s.heap.gaps; len(g.ring) > maxGaps || g.total < uint64(len(g.ring)) || len(g.ring) < maxGaps && g.total > uint64(len(g.ring)) {
-		s.Fail("%d of %d gaps", len(g.ring), g.total)
+	if g := &s.heap.gaps; len(g.Kept) > maxGaps || g.Total < uint64(len(g.Kept)) || len(g.Kept) < maxGaps && g.Total > uint64(len(g.Kept)) {
+		s.Fail("%d of %d gaps", len(g.Kept), g.Total)
 	}
 }
 

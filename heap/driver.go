@@ -100,6 +100,9 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 		return
 	}
 	s := p.space(e.Layer, e.Object)
+	if e.Object == event.ObjectMemory && e.Size != event.Unknown {
+		p.forgetAsleep(e.Addr, e.Size)
+	}
 	if o := s[e.Addr]; o != nil { // its free was lost
 		h.retireLost(p, o)
 	}
@@ -161,6 +164,9 @@ func (h *Heap) freeDriver(p *process, e *event.Event) {
 		u.object = h.undo.objectInFlight(p, e.Object, e.Addr, e.TID)
 	}
 	u.account.Frees++
+	if e.Layer == event.LayerVirtual && e.Object == event.ObjectMemory {
+		p.forgetAsleep(e.Addr, event.Unknown)
+	}
 	if u.object != nil {
 		h.dropRef(p, u.object, e.Time)
 	}

@@ -8,6 +8,7 @@ package heap
 import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/blocks"
+	"github.com/gputrace/gputrace/heap/internal/tally"
 )
 
 // Limits of plausible events, and of what the heap stores. Events beyond them are counted as ignored.
@@ -29,7 +30,7 @@ type Heap struct {
 	driverPeaks       map[driverKey]*peakState
 	sites             sites
 	blocks            blocks.Table
-	gaps              gapLog
+	gaps              tally.Ring[Gap]
 	lossIntervals     []LossInterval
 	lossIntervalCount uint64
 	undo              undoLog
@@ -78,7 +79,7 @@ func (h *Heap) Apply(e *event.Event) {
 	h.now = max(h.now, e.Time)
 	switch {
 	case e.Kind == event.KindMark, e.Kind == event.KindMemoryInfo:
-	case !plausible(e):
+	case !blocks.Plausible(e):
 		h.ignored++
 	case e.Layer == event.LayerAllocator:
 		h.applyTorch(e)
@@ -87,97 +88,26 @@ func (h *Heap) Apply(e *event.Event) {
 	}
 }
 
-// prefetchBatch is how many events are prefetched before they are applied.
-const prefetchBatch = 16
-
 // ApplyAll applies events in order. With many live blocks it is faster than calling Apply for each, because the memory
 // accesses of a batch overlap.
 func (h *Heap) ApplyAll(events []event.Event) { h.ApplyEach(events, nil) }
 
 // ApplyEach is ApplyAll with a function that is called before each event is applied; nil: none.
 func (h *Heap) ApplyEach(events []event.Event, before func(e *event.Event)) {
-	for len(events) > 0 {
-		next := events[:min(prefetchBatch, len(events))]
-		h.prefetch(next)
-		for i := range next {
-			if before != nil {
-				before(&next[i])
-			}
-			h.Apply(&next[i])
-		}
-		events = events[len(next):]
-	}
-}
-
-// prefetch loads the index slots and the blocks of the events into the processor's caches.
-func (h *Heap) prefetch(events []event.Event) {
-	a := h.last
-	if a == nil || !a.live.Large() {
-		return
-	}
-	var at [prefetchBatch]uint64
 	for i := range events {
-		at[i] = a.live.Slot(events[i].Addr)
-	}
-	for _, slot := range at[:len(events)] {
-		if slot != 0 {
-			h.prefetched += h.blocks.Read(slot)
+		if i%blocks.PrefetchBatch == 0 {
+			h.prefetch(events[i:])
 		}
-	}
-}
-
-// plausible rejects events with impossible values, so that sums cannot overflow and no block has address 0.
-func plausible(e *event.Event) bool {
-	if !blocks.PlausibleSize(e.Requested) || !blocks.PlausibleSize(e.Allocated) || !blocks.PlausibleSize(e.Reserved) {
-		return false
-	}
-	addressed := e.Addr != 0 && e.Addr < 1<<63
-	if e.Layer == event.LayerAllocator {
-		switch e.Kind {
-		case event.KindAlloc, event.KindFree:
-			unsized := e.Kind == event.KindFree && e.Size == event.Unknown && !e.Device.Allocator().SizedFrees()
-			return addressed && (e.Size < blocks.MaxBytes || unsized)
+		if before != nil {
+			before(&events[i])
 		}
-		return e.Kind == event.KindOutOfMemory // a refused request can have any size
+		h.Apply(&events[i])
 	}
-	if e.Layer > event.LayerHolder || e.Layer == 0 || e.Object > event.ObjectExternal {
-		return false
-	}
-	switch e.Kind {
-	case event.KindAlloc, event.KindUnmap:
-		return addressed && blocks.PlausibleSize(e.Size)
-	case event.KindMap:
-		return addressed && e.Size > 0 && e.Size < blocks.MaxBytes
-	case event.KindFree:
-		return addressed || e.Addr == 0 && e.Object == event.ObjectContext // the primary context is released by device
-	case event.KindRetain:
-		return addressed
-	case event.KindFreeFailed, event.KindReset, event.KindTrim:
-		return addressed || e.Addr == 0
-	}
-	return e.Kind == event.KindOutOfMemory
 }
 
-// gapLog is a ring of the last gaps.
-type gapLog struct {
-	ring  []Gap
-	total uint64
-}
-
-func (l *gapLog) add(g Gap) {
-	if len(l.ring) < maxGaps {
-		l.ring = append(l.ring, g)
-	} else {
-		l.ring[l.total%maxGaps] = g
+// prefetch loads what the next events need into the processor's caches.
+func (h *Heap) prefetch(events []event.Event) {
+	if h.last != nil {
+		h.prefetched += h.blocks.Prefetch(&h.last.live, events[:min(blocks.PrefetchBatch, len(events))])
 	}
-	l.total++
-}
-
-// list returns the stored gaps, oldest first.
-func (l *gapLog) list() []Gap {
-	out := make([]Gap, 0, len(l.ring))
-	for i := range l.ring {
-		out = append(out, l.ring[(l.total+uint64(i))%uint64(len(l.ring))])
-	}
-	return out
 }

@@ -264,7 +264,7 @@ func TestApplyAll(t *testing.T) {
 		one.Apply(&events[i])
 	}
 	for rest := events; len(rest) > 0; {
-		n := min(len(rest), 1+rng.IntN(3*prefetchBatch))
+		n := min(len(rest), 1+rng.IntN(3*blocks.PrefetchBatch))
 		all.ApplyAll(rest[:n])
 		rest = rest[n:]
 	}

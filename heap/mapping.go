@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/ranges"
 )
 
 // mapping is physical memory that is mapped at an address.
@@ -16,32 +17,7 @@ type mapping struct {
 	device     bool    // behind is on the device layer, so it belongs neither to another process nor to the host
 }
 
-func compareMapping(m *mapping, addr uint64) int { return compareAddr(m.addr, addr) }
-
-func compareAddr(x, y uint64) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
-}
-
-// overlapping returns the indexes from and to of the elements that overlap [lo, hi), in a list that is sorted by
-// address and has no overlaps. If none does, both are the index at which such an element would be inserted.
-func overlapping[T any](list []T, bounds func(T) (uint64, uint64), lo, hi uint64) (from, to int) {
-	to, _ = slices.BinarySearchFunc(list, hi, func(x T, addr uint64) int {
-		start, _ := bounds(x)
-		return compareAddr(start, addr)
-	})
-	for from = to; from > 0 && lo < hi; from-- {
-		if _, end := bounds(list[from-1]); end <= lo {
-			break
-		}
-	}
-	return from, to
-}
+func compareMapping(m *mapping, addr uint64) int { return ranges.Compare(m.addr, addr) }
 
 func (m *mapping) bounds() (uint64, uint64) { return m.addr, m.addr + m.size }
 
@@ -82,7 +58,7 @@ func (h *Heap) insertMapping(p *process, m *mapping, time uint64) {
 		p.orphans[o] = struct{}{}
 	}
 	h.settle(p, o)
-	if p.torch && m.markable() {
+	if !h.wake(p, m) && p.torch && m.markable() {
 		p.addUnclaimed(span{m.addr, m.addr + m.size, o})
 	}
 }
@@ -103,6 +79,7 @@ func (h *Heap) unmapMemory(p *process, e *event.Event) {
 		d.UnknownUnmaps++
 		u.unknown = true
 	}
+	h.putToSleep(p, &u)
 	for _, m := range inFlight {
 		m.unmaps++
 		u.mappings = append(u.mappings, m)
@@ -120,7 +97,7 @@ func (p *process) mappingEnd(addr uint64) uint64 {
 
 // unmap removes the mappings that overlap [lo, hi) and returns them.
 func (h *Heap) unmap(p *process, lo, hi, time uint64) []*mapping {
-	from, to := overlapping(p.mappings, (*mapping).bounds, lo, hi)
+	from, to := ranges.Overlapping(p.mappings, (*mapping).bounds, lo, hi)
 	if from == to {
 		return nil
 	}
@@ -146,7 +123,7 @@ func (h *Heap) remap(p *process, d *DriverAccount, m *mapping, time uint64) {
 	if m.unmaps--; m.unmaps > 0 {
 		return
 	}
-	if from, to := overlapping(p.mappings, (*mapping).bounds, m.addr, m.addr+m.size); from != to {
+	if from, to := ranges.Overlapping(p.mappings, (*mapping).bounds, m.addr, m.addr+m.size); from != to {
 		d.LostFrees++
 		return
 	}

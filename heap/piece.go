@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/ranges"
 )
 
 // pieceSegment is a segment known only from the allocator state. Its remaining ranges are stored as pieces, because an
@@ -26,7 +27,7 @@ func (o *object) bounds() (uint64, uint64) { return o.addr, o.addr + o.size }
 
 // piece returns the piece that begins at an address, or nil.
 func (p *process) piece(addr uint64) *object {
-	from, to := overlapping(p.pieces, (*object).bounds, addr, addr+1)
+	from, to := ranges.Overlapping(p.pieces, (*object).bounds, addr, addr+1)
 	if from == to || p.pieces[from].addr != addr {
 		return nil
 	}
@@ -35,7 +36,7 @@ func (p *process) piece(addr uint64) *object {
 
 // removePieces removes [lo, hi) from the pieces and returns the removed ranges.
 func (h *Heap) removePieces(p *process, lo, hi uint64) []pieceRange {
-	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
+	from, to := ranges.Overlapping(p.pieces, (*object).bounds, lo, hi)
 	if from == to {
 		return nil
 	}
@@ -62,7 +63,7 @@ func (h *Heap) addPiece(p *process, r *pieceSegment, lo, hi uint64) {
 	if r.expandable {
 		o.sort = event.ObjectPhysical
 	}
-	at, _ := overlapping(p.pieces, (*object).bounds, lo, hi)
+	at, _ := ranges.Overlapping(p.pieces, (*object).bounds, lo, hi)
 	p.pieces = slices.Insert(p.pieces, at, o)
 	h.settle(p, o)
 }
@@ -74,7 +75,7 @@ func (h *Heap) restorePieces(p *process, d *DriverAccount, c pieceRange, time ui
 		return
 	}
 	lo, hi := c.lo, c.hi
-	from, to := overlapping(p.pieces, (*object).bounds, lo-1, hi+1)
+	from, to := ranges.Overlapping(p.pieces, (*object).bounds, lo-1, hi+1)
 	for _, o := range slices.Clone(p.pieces[from:to]) {
 		if o.segmentOf == c.segmentOf {
 			start, end := o.bounds()
@@ -87,16 +88,16 @@ func (h *Heap) restorePieces(p *process, d *DriverAccount, c pieceRange, time ui
 
 // used reports whether a mapping or a piece overlaps [lo, hi), or memory begins there.
 func (p *process) used(lo, hi uint64) bool {
-	from, to := overlapping(p.mappings, (*mapping).bounds, lo, hi)
+	from, to := ranges.Overlapping(p.mappings, (*mapping).bounds, lo, hi)
 	if from == to {
-		from, to = overlapping(p.pieces, (*object).bounds, lo, hi)
+		from, to = ranges.Overlapping(p.pieces, (*object).bounds, lo, hi)
 	}
 	return from != to || p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}][lo] != nil
 }
 
 // retireLostPieces retires the pieces in [lo, hi), where other memory is now, because their frees were lost.
 func (h *Heap) retireLostPieces(p *process, lo, hi uint64) {
-	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
+	from, to := ranges.Overlapping(p.pieces, (*object).bounds, lo, hi)
 	for _, o := range slices.Clone(p.pieces[from:to]) {
 		h.accountOf(o).LostFrees++
 		h.removePieces(p, max(lo, o.addr), min(hi, o.addr+o.size))

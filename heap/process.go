@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/ranges"
 )
 
 // process holds the state of one process: its driver memory, contexts and devices.
@@ -21,6 +22,7 @@ type process struct {
 	// torch event on. It is short: a segment leaves it with the allocation of its first block.
 	unclaimed []span
 	torch     bool
+	asleep    ranges.List // segments without memory
 
 	accounts        []*account              // of its caching allocators
 	contexts        map[uint64]event.Device // seen in use, with their devices

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/blocks"
+	"github.com/gputrace/gputrace/heap/internal/ranges"
 )
 
 // inFlightFor is the longest time that a call that frees memory is assumed to take: cudaFree waits for the device. The
@@ -71,7 +72,7 @@ func (s *segmentReconciliation) reserved() (uint64, bool) {
 // sort sorts the observed segments by address and rejects overlapping ones.
 func (s *segmentReconciliation) sort() bool {
 	s.seen = slices.Clone(s.observation.Segments)
-	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
+	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return ranges.Compare(x.Addr, y.Addr) })
 	end := uint64(1)
 	for _, g := range s.seen {
 		if g.Addr < end || g.Addr >= 1<<63 || g.Size == 0 || g.Size >= blocks.MaxBytes {
@@ -82,7 +83,8 @@ func (s *segmentReconciliation) sort() bool {
 	return true
 }
 
-// known lists the device memory of the process by address: allocations, pieces, and mappings whose memory is known.
+// known lists the device memory of the process by address: allocations, pieces, mappings whose memory is known, and segments without
+// memory, which have no object.
 func (s *segmentReconciliation) known() []span {
 	var out []span
 	for _, o := range s.process.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
@@ -98,7 +100,10 @@ func (s *segmentReconciliation) known() []span {
 			out = append(out, span{m.addr, m.addr + m.size, m.behind})
 		}
 	}
-	slices.SortFunc(out, func(x, y span) int { return compareAddr(x.start, y.start) })
+	for _, r := range s.process.asleep {
+		out = append(out, span{r.Start, r.End, nil})
+	}
+	slices.SortFunc(out, func(x, y span) int { return ranges.Compare(x.start, y.start) })
 	return out
 }
 
@@ -115,7 +120,7 @@ func (s *segmentReconciliation) cover() {
 			if k.start >= end {
 				break
 			}
-			if o := k.object; !o.segment && s.heap.key(o).layer == event.LayerDevice && !marked[o] {
+			if o := k.object; o != nil && !o.segment && s.heap.key(o).layer == event.LayerDevice && !marked[o] {
 				marked[o] = true
 				s.mark = append(s.mark, o)
 			}
@@ -186,7 +191,7 @@ func (s *segmentReconciliation) retireUnseen() {
 
 // inSegment reports whether [lo, hi) overlaps an observed segment.
 func (s *segmentReconciliation) inSegment(lo, hi uint64) bool {
-	from, to := overlapping(s.seen, segmentBounds, lo, hi)
+	from, to := ranges.Overlapping(s.seen, segmentBounds, lo, hi)
 	return from != to
 }
 
@@ -195,7 +200,7 @@ func segmentBounds(g event.ObservedSegment) (uint64, uint64) { return g.Addr, g.
 // retireParts finds the parts of a piece that the observation lacks.
 func (s *segmentReconciliation) retireParts(o *object) {
 	at, end := o.bounds()
-	from, to := overlapping(s.seen, segmentBounds, at, end)
+	from, to := ranges.Overlapping(s.seen, segmentBounds, at, end)
 	for _, g := range s.seen[from:to] {
 		if at < g.Addr {
 			s.retirePieces = append(s.retirePieces, pieceRange{o.segmentOf, at, g.Addr})
@@ -212,6 +217,11 @@ func (s *segmentReconciliation) sum() uint64 {
 	sum := uint64(0)
 	if s.driver != nil {
 		sum = s.driver.Segments.Bytes
+	}
+	for _, r := range s.process.asleep {
+		if r.Device == s.observation.Device && s.inSegment(r.Start, r.End) {
+			sum += r.End - r.Start
+		}
 	}
 	for _, o := range s.mark {
 		if o.size != event.Unknown {
@@ -249,6 +259,7 @@ func (s *segmentReconciliation) commit(total uint64) {
 	for _, g := range s.add {
 		s.addSegment(g)
 	}
+	p.asleep = slices.DeleteFunc(p.asleep, func(r ranges.Range) bool { return r.Device == a.Device && !s.inSegment(r.Start, r.End) })
 	p.segmentsObserved[a.Device] = true
 	a.Reserved = total
 	a.compareSegments()

@@ -576,7 +576,7 @@ func TestSegmentsFromBefore(t *testing.T) {
 			require.True(t, r.SegmentsProved)
 			require.Equal(t, Count{Objects: 2, Bytes: 5 * unit}, r.SegmentsAdded)
 			require.EqualValues(t, 5*unit, accountOf(h, event.LayerDevice, 0).Peak)
-			require.Equal(t, []Segment{{at(0), unit, 0, false}, {at(4), 4 * unit, 0, true}}, h.Segments(pid, cuda0))
+			require.Equal(t, []Segment{{Addr: at(0), Size: unit}, {Addr: at(4), Size: 4 * unit, Mapped: true}}, h.Segments(pid, cuda0))
 			apply(h, row.events...)
 			d := accountOf(h, event.LayerDevice, 0)
 			require.Equal(t, row.units*unit, d.Segments.Bytes)
@@ -796,6 +796,6 @@ func TestSegmentsOfOneStack(t *testing.T) {
 		if stacks[0] != stacks[1] {
 			want = 0
 		}
-		require.Equal(t, []Segment{{64 * mib, 2 * unit, want, true}}, h.Segments(pid, cuda0), name)
+		require.Equal(t, []Segment{{Addr: 64 * mib, Size: 2 * unit, Stack: want, Mapped: true}}, h.Segments(pid, cuda0), name)
 	}
 }

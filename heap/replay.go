@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // replayBatch is the number of events that are read from a recording at once.
@@ -79,8 +80,8 @@ func (h *Heap) Walk(r event.Replayable, w Walker) error {
 func (h *Heap) walkEvents(events []event.Event, w Walker) bool {
 	for i := range events {
 		e := &events[i]
-		if i%prefetchBatch == 0 {
-			h.prefetch(events[i:min(i+prefetchBatch, len(events))])
+		if i%blocks.PrefetchBatch == 0 {
+			h.prefetch(events[i:])
 		}
 		if w.Before != nil && !w.Before(e) {
 			return false

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/ranges"
 )
 
 // span is a range of device memory: an allocation, or one mapping of physical memory.
@@ -14,7 +15,7 @@ type span struct {
 	object     *object
 }
 
-func compareSpan(s span, addr uint64) int { return compareAddr(s.start, addr) }
+func compareSpan(s span, addr uint64) int { return ranges.Compare(s.start, addr) }
 
 // addUnclaimed adds a range to the list of unclaimed memory, in which no torch block was seen.
 func (p *process) addUnclaimed(s span) {
@@ -84,10 +85,7 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 
 // compareSegments records the sum of the segments at an event that also carries the allocator's own figure.
 func (a *account) compareSegments() {
-	bytes := uint64(0)
-	if a.driver != nil {
-		bytes = a.driver.Segments.Bytes
-	}
+	bytes := a.segmentBytes()
 	a.complete = a.complete || bytes == a.Reserved // the known segments are a subset, so equal sums mean that all are known
 	if a.complete {
 		a.SegmentBytes = bytes
@@ -100,6 +98,6 @@ func (a *account) followSegments() {
 	if a.driver == nil || a.SegmentBytes != a.Reserved || a.Reserved == event.Unknown {
 		return
 	}
-	a.SegmentBytes = a.driver.Segments.Bytes
+	a.SegmentBytes = a.segmentBytes()
 	a.Reserved = a.SegmentBytes
 }

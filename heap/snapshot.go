@@ -110,6 +110,7 @@ type Totals struct {
 
 	Accounts          []Account       // by PID and device
 	Drivers           []DriverAccount // by PID, layer and device
+	Asleep            []Asleep        // by PID and device; none: all segments have memory
 	Gaps              []Gap           // the last 1000, oldest first
 	GapCount          uint64          // all of them
 	LossIntervals     []LossInterval  // the last 1000, oldest first
@@ -162,9 +163,10 @@ type Block struct {
 func (h *Heap) Totals() Totals {
 	b := Totals{
 		First: h.first, Time: h.now, Events: h.events, Ignored: h.ignored, Failures: h.failures,
-		Gaps: h.gaps.list(), GapCount: h.gaps.total,
+		Gaps: h.gaps.List(), GapCount: h.gaps.Total,
 		LossIntervals: append([]LossInterval{}, h.lossIntervals...), LossIntervalCount: h.lossIntervalCount,
 	}
+	b.Asleep = h.asleep()
 	for _, a := range h.accounts {
 		b.Accounts = append(b.Accounts, a.export())
 	}
@@ -181,7 +183,7 @@ func (h *Heap) Totals() Totals {
 }
 
 // GapCount returns Totals.GapCount without copying the totals.
-func (h *Heap) GapCount() uint64 { return h.gaps.total }
+func (h *Heap) GapCount() uint64 { return h.gaps.Total }
 
 // Snapshot copies the totals and the sites.
 func (h *Heap) Snapshot() *Snapshot {

@@ -141,7 +141,7 @@ func (h *Heap) gap(a *account, bytes int64, time uint64) {
 	a.Gaps++
 	a.GapBytes += uint64(max(bytes, -bytes))
 	a.lastGap = time
-	h.gaps.add(Gap{Time: time, PID: a.PID, Device: a.Device, Bytes: bytes})
+	h.gaps.Add(Gap{Time: time, PID: a.PID, Device: a.Device, Bytes: bytes}, maxGaps)
 }
 
 func (h *Heap) allocTorch(a *account, e *event.Event) {

@@ -51,6 +51,23 @@ func (s *Table) Used() int { return len(s.blocks) - len(s.free) }
 // Cap returns the largest number of blocks so far.
 func (s *Table) Cap() int { return len(s.blocks) }
 
-// Read loads the block of an index slot into the processor's caches. It returns a meaningless value, so that the
-// compiler keeps the read.
-func (s *Table) Read(slot uint64) uint64 { return s.blocks[uint32(slot)-1].Addr }
+// PrefetchBatch is how many events are prefetched before they are applied.
+const PrefetchBatch = 16
+
+// Prefetch loads the index slots and the blocks of at most PrefetchBatch events into the processor's caches. It returns a
+// meaningless value, so that the compiler keeps the reads.
+func (s *Table) Prefetch(x *Index, events []event.Event) (read uint64) {
+	if !x.Large() {
+		return 0
+	}
+	var at [PrefetchBatch]uint64
+	for i := range events {
+		at[i] = x.slot(events[i].Addr)
+	}
+	for _, slot := range at[:len(events)] {
+		if slot != 0 {
+			read += s.blocks[uint32(slot)-1].Addr
+		}
+	}
+	return read
+}

@@ -116,5 +116,5 @@ const prefetchMinSlots = 1 << 14
 // Large reports whether the index is large enough to prefetch.
 func (x *Index) Large() bool { return len(x.slots) >= prefetchMinSlots }
 
-// Slot returns the slot where the search for an address begins, for Table.Read; 0: free.
-func (x *Index) Slot(addr uint64) uint64 { return x.slots[x.home(x.hash(addr))] }
+// slot returns the slot where the search for an address begins; 0: free.
+func (x *Index) slot(addr uint64) uint64 { return x.slots[x.home(x.hash(addr))] }
