@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/sleep"
 	"github.com/gputrace/gputrace/analysis/trailer"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -81,7 +82,11 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 		return from, ok
 	}
 	course := answer.NewFollower(table, max(c.attached, s.Trace.First()), c.end)
-	follow := &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { course.See(e) }}
+	var sleeper sleep.Follower
+	follow := &view.Visitor{Before: func(e *event.Event, h *heap.Heap) {
+		course.See(e)
+		sleeper.Before(e, h)
+	}, Event: sleeper.See}
 	if in.Leaks, err = s.leaksWith(append(pending, follow)...); err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	if in.Before, err = s.leaksBefore(); err != nil {
 		return nil, err
 	}
-	in.Course = course.Course(s.programEnded())
+	in.Course, in.Sleep = course.Course(s.programEnded()), sleeper.Cycles()
 	s.exit = in.Course.Exit
 	s.answerDriver(in)
 	s.answerSpare(in, table)

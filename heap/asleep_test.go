@@ -44,7 +44,7 @@ func freedIn(addr, size, allocated, reserved uint64) *event.Event {
 	return e
 }
 
-// served is a heap of a server: two segments of a sleeping allocator at 8 and 16 MiB, with 1 MiB in use in each, and one that is PyTorch's own.
+// served is a server: two segments of a sleeping allocator at 8 and 16 MiB, with 1 MiB in use in each, and one that is PyTorch's own.
 func served() []*event.Event {
 	return []*event.Event{
 		deviceEvent(event.KindAlloc, 64*mib, sleepUnit), blockIn(64*mib, mib, mib, sleepUnit),

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/samples"
+	"github.com/gputrace/gputrace/analysis/sleep"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -64,6 +65,7 @@ type Input struct {
 	// Garbage is the garbage that scans found; nil: none.
 	Garbage *figures.Garbage
 	Course  *Course
+	Sleep   []sleep.Cycle       // in the order of their beginnings
 	Driver  []figures.DriverUse // the devices, from the last reading; nil: not known
 	// DriverTime is the time of the reading of Driver, CLOCK_BOOTTIME nanoseconds; 0: at the end.
 	DriverTime uint64
@@ -100,14 +102,17 @@ type Answer struct {
 	Now, Peak uint64 // in use and accounted for: torch blocks, and device memory outside PyTorch
 	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	Reserved  uint64 // by PyTorch; event.Unknown
-	Torch     bool   // there is a caching allocator that reports totals
-	Sampled   Sampled
-	Silent    string // an allocator without totals: the figures have what it handed out since the attach; empty: all have totals
-	Between   uint64 // allocators' blocks between steps; 0: not known
-	High      uint64 // maximum of the allocators' blocks within a step; 0: not known
-	Peaks     Peaks  // the course of such maxima
-	Exit      uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end
-	parts     []Row  // all rows, including those not shown, in order
+	// Asleep is the part of Now, and Released the part of Reserved, whose memory was released while PyTorch kept the addresses.
+	Asleep, Released uint64
+	Sleep            []sleep.Cycle // as Input.Sleep
+	Torch            bool          // there is a caching allocator that reports totals
+	Sampled          Sampled
+	Silent           string // an allocator without totals: the figures have what it handed out since the attach; empty: all have totals
+	Between          uint64 // allocators' blocks between steps; 0: not known
+	High             uint64 // maximum of the allocators' blocks within a step; 0: not known
+	Peaks            Peaks  // the course of such maxima
+	Exit             uint64 // time of Now, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: the end
+	parts            []Row  // all rows, including those not shown, in order
 	// First and Last are the allocators' blocks at their first and last event.
 	First, Last uint64
 	Quiet       uint64 // as Course.Quiet
@@ -170,7 +175,7 @@ func New(in *Input) *Answer {
 	a := &Answer{
 		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Paused: in.Paused, Ended: in.Ended,
 		NoHolders: in.NoHolders, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
-		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
+		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime, Sleep: in.Sleep,
 	}
 	if in.OOM != nil {
 		a.Case, a.Failures = in.OOM.Main(), len(in.OOM.Cases)+in.OOM.More
@@ -263,6 +268,10 @@ func BytesPerStep(r *leaks.Report) (bytes float64) {
 }
 
 func (a *Answer) totals(now *view.View) {
+	for i := range now.Snapshot.Asleep {
+		s := &now.Snapshot.Asleep[i]
+		a.Asleep, a.Released = a.Asleep+s.Blocks.Bytes, a.Released+s.Segments
+	}
 	a.Now = now.Total()
 	a.Peak = max(a.Now, now.AtPeak().Total())
 	highest := uint64(0)

@@ -191,6 +191,7 @@ func (a *Answer) add(of *Answer) {
 	a.Start, a.End, a.Duration = min(a.Start, of.Start), max(a.End, of.End), max(a.Duration, of.Duration)
 	a.Events += of.Events
 	a.Total, a.Now, a.Peak, a.Rate = a.Total+of.Total, a.Now+of.Now, a.Peak+of.Peak, a.Rate+of.Rate
+	a.Asleep, a.Released = a.Asleep+of.Asleep, a.Released+of.Released
 	a.Silent = cmp.Or(a.Silent, of.Silent)
 	a.Sampled.add(&of.Sampled)
 	if of.Torch {

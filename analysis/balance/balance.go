@@ -62,7 +62,7 @@ type OwnerUse struct {
 
 // Device says where the memory is that a process uses on one device. When everything is known,
 //
-//	Used == Torch.Reserved + Other.Bytes + Remainder
+//	Used == Torch.Reserved - Asleep + Other.Bytes + Remainder
 type Device struct {
 	PID    uint32
 	Device event.Device // Index -1: of memory and figures of which it is not known on which device they are
@@ -72,6 +72,8 @@ type Device struct {
 	Driver figures.DriverUse
 
 	Torch Torch
+	// Asleep is the bytes of Torch.Reserved that have no memory: an allocator below PyTorch's released it and kept the addresses.
+	Asleep uint64
 	// Allocator is whose memory Torch is.
 	Allocator allocator.Allocator
 	TorchWhy  string // why something in Torch is not known
@@ -99,7 +101,7 @@ func (d *Device) Remainder() (bytes int64, known bool) {
 	if d.Used == event.Unknown || d.Torch.Reserved == event.Unknown {
 		return 0, false
 	}
-	return int64(d.Used - d.Torch.Reserved - d.Other.Bytes), true
+	return int64(d.Used - d.Torch.Reserved + d.Asleep - d.Other.Bytes), true
 }
 
 // SegmentGap is the caching allocator's memory by its own last report less that by the driver's calls; 0 when they agree.
@@ -142,6 +144,7 @@ func New(in *Input) *Process {
 	b.addTorch()
 	if in.View != nil {
 		b.addAccounts()
+		b.addAsleep()
 		b.only = b.onlyDevice()
 		b.addSites()
 		b.addDoubts()
@@ -239,6 +242,15 @@ func (b *balancer) addAccounts() {
 			if a.Live.RequestedObjects == a.Live.Objects && a.Before == 0 && a.Lost == 0 {
 				d.Torch.Requested = a.Live.Requested
 			}
+		}
+	}
+}
+
+// addAsleep takes from the events what of PyTorch's segments has no memory, which PyTorch does not know.
+func (b *balancer) addAsleep() {
+	for _, s := range b.in.View.Snapshot.Asleep {
+		if s.PID == b.in.PID {
+			b.device(s.Device.Physical()).Asleep += s.Segments
 		}
 	}
 }

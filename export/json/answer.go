@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/sleep"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
@@ -68,6 +69,9 @@ type answerBody struct {
 	Peak     uint64        `json:"peak_bytes"`
 	PeakAt   *float64      `json:"peak_seconds"`
 	Reserved *uint64       `json:"reserved_bytes"`
+	Asleep   uint64        `json:"asleep_bytes"`   // part of now_bytes whose memory was released while PyTorch kept the addresses
+	Released uint64        `json:"released_bytes"` // the same part of reserved_bytes
+	Sleep    []answerSleep `json:"sleep"`          // the times in which memory was released
 	Rate     *float64      `json:"growth_bytes_per_second"`
 	Full     *float64      `json:"seconds_to_limit"`
 	Steps    leakSteps     `json:"steps"`
@@ -76,6 +80,17 @@ type answerBody struct {
 	Total    int64         `json:"rows_total_bytes"`
 	Rows     []answerRow   `json:"rows"`
 	Rest     []answerRest  `json:"rest"`
+}
+
+// answerSleep is one time from the release of memory until all of it was back or its addresses were freed.
+type answerSleep struct {
+	Device   string   `json:"device"`
+	From     float64  `json:"from_seconds"`   // since the beginning of the recording
+	To       *float64 `json:"to_seconds"`     // null: it was asleep at the end
+	Released uint64   `json:"released_bytes"` // the maximum during this time
+	Before   uint64   `json:"before_bytes"`   // memory of the device before
+	Stayed   uint64   `json:"stayed_bytes"`   // minimum of the memory of the device during this time
+	After    *uint64  `json:"after_bytes"`    // memory of the device afterwards
 }
 
 // answerRow is what one thing holds, or what one line allocated.
@@ -143,7 +158,7 @@ func answerBodyOf(in *Answer) *answerBody {
 		PID:     countOrNull(in.PID), Seconds: a.Length().Seconds(), Events: a.Events, Lost: knownOrNull(in.Lost),
 		Gaps: in.Gaps, Losses: in.Losses, Cut: in.Cut, Now: a.Now, Peak: a.Peak,
 		Reserved: knownOrNull(a.Reserved), Rate: countOrNull(a.Rate), Full: numberOrNull(a.Seconds),
-		Findings: []leakFinding{}, When: momentsOfRows[a.When],
+		Findings: []leakFinding{}, When: momentsOfRows[a.When], Asleep: a.Asleep, Released: a.Released, Sleep: []answerSleep{},
 		Total: a.Total, Rows: []answerRow{}, Rest: []answerRest{},
 	}
 	if a.PeakTime > 0 {
@@ -156,8 +171,21 @@ func answerBodyOf(in *Answer) *answerBody {
 	for i := range a.Rows {
 		out.Rows = append(out.Rows, answerRowOf(&a.Rows[i]))
 	}
+	for i := range a.Sleep {
+		out.Sleep = append(out.Sleep, answerSleepOf(&a.Sleep[i], a.Start))
+	}
 	for _, s := range a.Rest {
 		out.Rest = append(out.Rest, answerRest{s.Name, s.Bytes})
+	}
+	return out
+}
+
+func answerSleepOf(c *sleep.Cycle, start uint64) answerSleep {
+	at := func(time uint64) float64 { return (float64(time) - float64(start)) / 1e9 }
+	out := answerSleep{Device: c.Device.String(), From: at(c.From), Released: c.Released, Before: c.Before, Stayed: c.Stayed}
+	if c.To != 0 {
+		to := at(c.To)
+		out.To, out.After = &to, &c.After
 	}
 	return out
 }

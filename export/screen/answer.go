@@ -46,6 +46,7 @@ func Print(w io.Writer, in *Input) error {
 	p.rows()
 	p.rest()
 	p.totals()
+	p.asleep()
 	wrong := p.wrong()
 	if !wrong {
 		p.checked()
@@ -482,6 +483,9 @@ func (p *printer) totals() {
 		samples := table.Plural(p.a.Sampled.Samples, "sample")
 		now = fmt.Sprintf("%s about %s, estimated from %s since the attach", name, table.Bytes(p.a.Now), samples)
 	}
+	if p.a.Asleep > 0 {
+		now += fmt.Sprintf(", %s of it asleep, without memory", table.Bytes(p.a.Asleep))
+	}
 	parts := []string{now}
 	peak := "peak " + table.Bytes(p.a.Peak)
 	if p.a.PeakTime != 0 {
@@ -489,7 +493,11 @@ func (p *printer) totals() {
 	}
 	parts = append(parts, peak)
 	if p.a.Torch {
-		parts = append(parts, "reserved "+table.Bytes(p.a.Reserved))
+		reserved := "reserved " + table.Bytes(p.a.Reserved)
+		if p.a.Released > 0 {
+			reserved += fmt.Sprintf(", %s of it released", table.Bytes(p.a.Released))
+		}
+		parts = append(parts, reserved)
 	}
 	if s := &p.a.Sampled; s.Aside {
 		samples := table.Plural(s.Samples, "sample")

@@ -138,6 +138,9 @@ func (p *printer) deviceLine(d *balance.Device) {
 		line = fmt.Sprintf("unknown (%s); known: ", words.Line(d.Why))
 	}
 	sum := strings.Join(terms, " + ")
+	if d.Asleep > 0 {
+		sum += " - asleep " + Bytes(d.Asleep)
+	}
 	if known && rest < 0 {
 		sum += fmt.Sprintf(" - %s unexplained", Bytes(-uint64(rest)))
 	}
@@ -179,6 +182,9 @@ func breakAt(text []rune) int {
 func (p *printer) balanceRows(d *balance.Device) {
 	for _, t := range append(torchParts(d), ownerParts(d, shownOwner)...) {
 		p.balanceRow(t.name, Bytes(t.bytes), bytesText(t.bytes), t.text)
+	}
+	if out := -int64(d.Asleep); out != 0 {
+		p.balanceRow("asleep", signedText(out), signedCount(out)+" B", "released, while PyTorch kept the addresses")
 	}
 	if rest, known := d.Remainder(); known {
 		p.balanceRow(restName(d), signedText(rest), signedCount(rest)+" B", restText(d))

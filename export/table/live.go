@@ -37,11 +37,19 @@ func LiveLine(b *heap.Totals, l Live) string {
 			other += d.Live.Bytes - d.Segments.Bytes
 		}
 	}
+	asleep := uint64(0)
+	for i := range b.Asleep {
+		asleep += b.Asleep[i].Segments
+	}
 	if l.NoTorch && len(b.Accounts) == 0 {
 		return fmt.Sprintf("%s  device memory %s  lost %s", l.Now.Format(time.TimeOnly), Bytes(other), Plural(l.Lost, "event"))
 	}
+	torch := Allocators(b.Accounts, peak)
+	if asleep > 0 {
+		torch += fmt.Sprintf(" (%s asleep)", Bytes(asleep))
+	}
 	return fmt.Sprintf("%s  %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
-		Allocators(b.Accounts, peak), Bytes(other), l.Rate, Plural(l.Lost, "event"))
+		torch, Bytes(other), l.Rate, Plural(l.Lost, "event"))
 }
 
 // Allocators states the memory of the caching allocators: their totals, or what was seen since the attach if they report none. peak follows
