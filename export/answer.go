@@ -47,7 +47,6 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	c := clockOf(s)
 	in := &answer.Input{
 		Start: c.attached, End: c.end, Events: s.Trace.End().Snapshot.Events, Now: s.Trace.End(), Free: map[event.Device]uint64{},
-		Read: map[string]string{},
 	}
 	if s.End != nil {
 		in.Ended = s.programEnded()
@@ -69,8 +68,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	}
 	if page != nil {
 		pending = append(pending, page.Lifetimes())
-		read, _ := s.read()
-		s.Trace.SetExit(early.exit(), read)
+		s.Trace.SetExit(early.exit(), s.read())
 		defer s.Trace.SetExit(0, nil)
 	}
 	table, err := s.Steps()
@@ -189,12 +187,12 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 		peak := at
 		peak.Moment = moment.Moment{Kind: moment.Peak}
 		in.When, in.Time = answer.AtPeak, 0
-		in.Read, in.ReadBytes = s.read()
+		in.Read = s.read()
 		in.View, err = s.selected(peak, likely)
 		return err
 	}
 	if in.When != answer.AtEnd {
-		in.Read, in.ReadBytes = s.read()
+		in.Read = s.read()
 	}
 	in.View, err = s.selected(at, likely)
 	return err

@@ -4,12 +4,14 @@ package export
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -69,66 +71,76 @@ func (in *Input) beforeExit() error {
 	in.Selection.Moment = moment.Moment{Kind: moment.SinceStart, Time: s.exit}
 	in.Moment = fmt.Sprintf("before its end, %+.3f s", (time.Duration(s.exit) - time.Duration(c.attached)).Seconds())
 	in.Joined = nil
-	read, _ := s.read()
-	s.Trace.SetExit(s.exit, read)
+	s.Trace.SetExit(s.exit, s.read())
 	return nil
 }
 
 // mostOf is the part of a site's blocks that one thing must have held for newer ones to be taken for its own.
 const mostOf = 0.75
 
-// read is what held most blocks of sites, by name, when holders were last read, and the bytes of each site then.
-func (s *Source) read() (holders map[string]string, bytes map[string]uint64) {
-	holders, bytes = map[string]string{}, map[string]uint64{}
-	sites := map[string][]event.HeldRow{} // of the last reading of each line
-	add := func(rows []event.HeldRow) {
-		fresh := map[string]bool{}
+// read is what held most blocks of sites when holders were last read.
+func (s *Source) read() *view.Read {
+	rows, calls := s.lastRead()
+	of := map[siteCall][]figures.HeldAt{} // of the last reading of each line
+	add := func(rows []figures.HeldAt) {
+		fresh := map[siteCall]bool{}
 		for _, r := range rows {
 			if r.Holder == view.NoHolder || r.Holder == "" || r.Holder[0] == '<' { // mostly newer than the reading, or of C++ for the moment
 				continue
 			}
-			if !fresh[r.Site] {
-				fresh[r.Site], sites[r.Site] = true, nil
+			at := siteCall{r.Site, r.Call}
+			if !fresh[at] {
+				fresh[at], of[at] = true, nil
 			}
-			sites[r.Site] = append(sites[r.Site], r)
+			of[at] = append(of[at], r)
 		}
 	}
-	add(s.lastRead())
+	add(append(rows, calls...))
 	if held := s.Trace.Held(); len(held) > 0 { // of the lines that grow
-		add(held[len(held)-1].Rows)
-	}
-	for site, rows := range sites {
-		sum, parts := uint64(0), map[string]uint64{}
-		for _, r := range rows {
-			sum, parts[r.Holder] = sum+r.Bytes, parts[r.Holder]+r.Bytes
+		var grow []figures.HeldAt
+		for _, r := range held[len(held)-1].Rows {
+			grow = append(grow, figures.HeldAt{Site: r.Site, Holder: r.Holder, Bytes: r.Bytes})
 		}
-		for holder, part := range parts {
-			if float64(part) >= mostOf*float64(sum) { // of one at most
-				holders[site] = holder
-			}
-		}
-		bytes[site] = sum
+		add(grow)
 	}
-	return holders, bytes
+	out := &view.Read{}
+	for at, rows := range of {
+		out.Set(at.site, at.call, mostHeld(rows))
+	}
+	return out
+}
+
+// siteCall is a site, or what it calls.
+type siteCall struct{ site, call string }
+
+// mostHeld returns what holds most of the bytes of rows.
+func mostHeld(rows []figures.HeldAt) (out view.ReadHolder) {
+	parts := map[string]uint64{}
+	for i := range rows {
+		r := &rows[i]
+		out.Bytes, parts[r.Holder] = out.Bytes+r.Bytes, parts[r.Holder]+r.Bytes
+	}
+	for holder, part := range parts {
+		if float64(part) >= mostOf*float64(out.Bytes) { // of one at most
+			out.Holder = holder
+		}
+	}
+	return out
 }
 
 // lastRead is the last reading of holders while the program ran; without one, the tables of the end.
-func (s *Source) lastRead() (rows []event.HeldRow) {
+func (s *Source) lastRead() (rows, calls []figures.HeldAt) {
 	for _, r := range s.Trace.Readings() {
-		if len(r.Held) == 0 {
-			continue
-		}
-		rows = rows[:0]
-		for _, h := range r.Held {
-			rows = append(rows, event.HeldRow{Site: h.Site, Holder: h.Holder, Bytes: h.Bytes})
+		if len(r.Held) > 0 {
+			rows, calls = slices.Clone(r.Held), r.Calls
 		}
 	}
 	if s.End != nil && rows == nil {
 		for _, h := range HeldTables(s.End) {
 			for _, r := range h.Joined.Rows {
-				rows = append(rows, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes})
+				rows = append(rows, figures.HeldAt{Site: r.Site, Holder: r.Name, Bytes: r.Bytes})
 			}
 		}
 	}
-	return rows
+	return rows, calls
 }

@@ -136,7 +136,7 @@ func (f *failures) hasNoFolder() bool { return f.count > keptFailures }
 // markHeld records the holders at a time. It ignores a process that has ended, which has no holders any more.
 func (f *failures) markHeld(at uint64, joined *view.Joined) {
 	if held := trailer.HeldAt(joined); len(held) > 0 {
-		f.mark(&figures.Reading{Time: at, Failed: f.failure, Held: held})
+		f.mark(&figures.Reading{Time: at, Failed: f.failure, Held: held, Calls: trailer.CallsAt(joined)})
 	}
 }
 

@@ -56,10 +56,9 @@ type Input struct {
 	Begin  func(step int) (time uint64, ok bool)
 	// Free is the unused memory of each device at the end, bytes; missing: not known.
 	Free map[event.Device]uint64
-	// Read maps a site's name to the holder of most of its blocks in the last scan. It is used where View has no holder.
-	Read map[string]string
-	// ReadBytes maps a site's name to the bytes that scan found of it. Where much of them was freed since, Read does not name what is left.
-	ReadBytes map[string]uint64
+	// Read is what held most blocks of each site in the last scan. It is used where View has no holder. If much of a site's memory was
+	// freed since, it does not name the rest.
+	Read *view.Read
 	// Facts are facts that scans found beside the names of holders, by name; nil: none.
 	Facts map[string]advice.Facts
 	// Garbage is the garbage that scans found; nil: none.

@@ -22,8 +22,8 @@ func TestRowsAddUp(t *testing.T) {
 		s := eventtest.Random(seed, 2000)
 		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
-		for name, read := range map[string]map[string]string{"nothing was read": nil,
-			"a line was": {"train.py:30 f3.<locals>.g;0": "kept[0..9]"}} {
+		for name, read := range map[string]*view.Read{"nothing was read": nil,
+			"a line was": readOf(map[string]string{"train.py:30 f3.<locals>.g;0": "kept[0..9]"})} {
 			a := New(&Input{View: trace.End(), Now: trace.End(), Read: read})
 			var sum int64
 			for _, r := range a.Rows {

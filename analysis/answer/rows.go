@@ -37,7 +37,7 @@ type grouping struct {
 	parts   []Row            // all rows, once they were made
 	garbage map[string]int64 // bytes by holder
 
-	read     map[string]string // as Input.Read, of sites that have about as much as when it was read
+	sums     map[view.ReadKey]uint64 // bytes of the entries whose holders scans find
 	claimed  map[claimKey]*leaks.Finding
 	inferred bool               // some of the garbage is known only by its line
 	guessed  map[int]bool       // entries that are garbage because of their line
@@ -77,22 +77,12 @@ func (g *grouping) group(entries []view.Row) {
 // can hand on what it keeps, such as every fifth of a list.
 const leftOf = 0.75
 
-// readBefore keeps of Input.Read what still names the memory in use.
+// readBefore adds up the entries whose holders scans find, as Input.Read divides them.
 func (g *grouping) readBefore() {
-	sums := map[string]uint64{}
+	g.sums = map[view.ReadKey]uint64{}
 	for i := range g.entries {
 		if e := &g.entries[i]; isScanned(e) {
-			sums[site(e)] += uint64(max(0, e.Bytes))
-		}
-	}
-	g.read = map[string]string{}
-	for name, holder := range g.in.Read {
-		switch part := float64(sums[name]) / float64(g.in.ReadBytes[name]); {
-		case part < leftOf:
-		case part > 1/leftOf: // there are more elements now
-			g.read[name] = varpath.Loose(holder)
-		default:
-			g.read[name] = holder
+			g.sums[g.in.Read.Key(site(e), e.Call())] += uint64(max(0, e.Bytes))
 		}
 	}
 }
@@ -107,7 +97,15 @@ func (g *grouping) readOf(e *view.Row) string {
 	if !isScanned(e) {
 		return ""
 	}
-	return g.read[site(e)]
+	key := g.in.Read.Key(site(e), e.Call())
+	read := g.in.Read.Get(key)
+	switch part := float64(g.sums[key]) / float64(read.Bytes); {
+	case read.Holder == "" || part < leftOf:
+		return ""
+	case part > 1/leftOf: // there are more elements now
+		return varpath.Loose(read.Holder)
+	}
+	return read.Holder
 }
 
 // site returns the name of an entry's line, as findings and scans use it.

@@ -260,12 +260,21 @@ func TestSameHolder(t *testing.T) {
 	}
 }
 
+// readOf is a scan that found as few bytes of each site as can be.
+func readOf(holders map[string]string) *view.Read {
+	out := &view.Read{}
+	for site, holder := range holders {
+		out.Set(site, "", view.ReadHolder{Holder: holder})
+	}
+	return out
+}
+
 // TestRowOf: entries are put together by what is known of them: what they are for, who holds them, else their line.
 func TestRowOf(t *testing.T) {
 	held := func(e view.Row, holder string) view.Row { e.Holder = holder; return e }
 	of := func(e view.Row, category phases.Category) view.Row { e.Category = string(category); return e }
 	optimizer := func(e view.Row) view.Row { return of(e, phases.OptimizerState) }
-	rows, rest, _ := rowsOf(&Input{Read: map[string]string{"a.py:8": "cache", "a.py:9 g": "other"}},
+	rows, rest, _ := rowsOf(&Input{Read: readOf(map[string]string{"a.py:8": "cache", "a.py:9 g": "other"})},
 		held(entry(1, 300), "model"), held(of(entry(2, 30), phases.Activations), "model"), // one holder, for several things
 		optimizer(held(entry(3, 200), "opt.a")), optimizer(held(entry(4, 201), "opt.b")), optimizer(held(entry(5, 900), view.HolderFreed)),
 		optimizer(entry(5, 901)),
@@ -414,7 +423,7 @@ func TestGarbage(t *testing.T) {
 		a.Rows, a.Rest, a.Total = g.rows()
 		return a.garbageOf(g, in)
 	}
-	in := &Input{When: AtPeak, Read: map[string]string{"a.py:1": "garbage Linear.*", "a.py:2": "model"}}
+	in := &Input{When: AtPeak, Read: readOf(map[string]string{"a.py:1": "garbage Linear.*", "a.py:2": "model"})}
 	got := garbageOf(in, old, newer, other)
 	require.Equal(t, &Garbage{
 		Bytes: 60 * mib, Total: 90 * mib, About: true, Holder: "garbage Linear.*",

@@ -18,7 +18,23 @@ import (
 )
 
 // heldKey is what the blocks of a row have in common.
-type heldKey struct{ site, holder string }
+type heldKey struct{ site, call, holder string }
+
+// heldSums adds up the blocks of rows.
+type heldSums struct {
+	blocks map[heldKey][]int // numbers in the report; negative: not in it
+	sizes  map[heldKey]view.HeldSite
+}
+
+func newHeldSums() *heldSums { return &heldSums{map[heldKey][]int{}, map[heldKey]view.HeldSite{}} }
+
+// add adds block i of the report.
+func (s *heldSums) add(key heldKey, i int, bytes uint64) {
+	s.blocks[key] = append(s.blocks[key], i)
+	row := s.sizes[key]
+	row.Bytes, row.Blocks = row.Bytes+bytes, row.Blocks+1
+	s.sizes[key] = row
+}
 
 // beforeKey is what the blocks of a part of what was allocated before the first event have in common.
 type beforeKey struct {
@@ -33,8 +49,7 @@ type beforeKey struct {
 func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 	var bytes uint64
 	names := siteNames(v)
-	rows := map[heldKey][]int{} // numbers in the report; negative: not in it
-	sizes := map[heldKey]view.HeldSite{}
+	rows, calls := newHeldSums(), newHeldSums()
 	before := map[beforeKey]figures.HeldBefore{}
 	held := map[heap.BlockKey]view.HeldBlock{}
 	for b := range blocks {
@@ -42,11 +57,11 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 			continue
 		}
 		i, holder := h.holderOf(&b)
-		key := heldKey{names[siteOf(&b)], holder}
-		rows[key] = append(rows[key], i)
-		row := sizes[key]
-		row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
-		sizes[key] = row
+		name := names[siteOf(&b)]
+		rows.add(heldKey{name.site, "", holder}, i, b.Size)
+		if name.call != "" {
+			calls.add(heldKey{name.site, name.call, holder}, i, b.Size)
+		}
 		bytes += b.Size
 		if i >= 0 {
 			held[b.Key()] = h.heldBlock(i)
@@ -60,7 +75,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 	}
 	j := view.NewJoined(slices.Collect(maps.Values(before)))
 	j.Facts = h.Facts()
-	j.Bytes, j.Rows, j.Blocks = bytes, h.heldSites(bytes, rows, sizes), held
+	j.Bytes, j.Rows, j.Calls, j.Blocks = bytes, h.heldSites(bytes, rows), h.heldSites(0, calls), held
 	return j
 }
 
@@ -83,11 +98,11 @@ func (h *Index) holderOf(b *heap.Block) (int, string) {
 }
 
 // heldSites is the rows, by bytes, largest first.
-func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKey]view.HeldSite) []view.HeldSite {
+func (h *Index) heldSites(bytes uint64, rows *heldSums) []view.HeldSite {
 	var out []view.HeldSite
-	for key, of := range rows {
-		row := sizes[key]
-		row.Site, row.Name, row.Holder = key.site, key.holder, key.holder
+	for key, of := range rows.blocks {
+		row := rows.sizes[key]
+		row.Site, row.Call, row.Name, row.Holder = key.site, key.call, key.holder, key.holder
 		if key.holder != view.NoHolder {
 			row.What = h.what(of)
 			row.Where, row.Holder = splitName(key.holder, h.block(of[0]).Path)
@@ -98,7 +113,8 @@ func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKe
 		out = append(out, row)
 	}
 	sorts.Func(out, func(x, y view.HeldSite) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Call, y.Call),
+			cmp.Compare(x.Name, y.Name))
 	})
 	return out
 }
@@ -117,13 +133,16 @@ func siteOf(b *heap.Block) siteKey {
 	return siteKey{b.Device, b.Stack, b.Call, b.Segment, b.Origin, b.PID}
 }
 
+// siteName is what a site is called, and what it calls.
+type siteName struct{ site, call string }
+
 // siteNames are the names of the torch layer's sites.
-func siteNames(v *view.View) map[siteKey]string {
-	out := map[siteKey]string{}
+func siteNames(v *view.View) map[siteKey]siteName {
+	out := map[siteKey]siteName{}
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		if s.Layer == event.LayerAllocator {
-			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = s.Name
+			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = siteName{s.Name, v.Call(s)}
 		}
 	}
 	return out

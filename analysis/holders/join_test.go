@@ -73,3 +73,30 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, []figures.HeldPart{{Holder: view.NoHolder, Bytes: 512, Blocks: 0}}, j.Before(&heap.Account{PID: 9, Before: 512}))
 	require.Empty(t, j.Before(&heap.Account{PID: 9}))
 }
+
+// TestJoinCalls: the blocks of a line that calls a library are also divided by what it calls.
+func TestJoinCalls(t *testing.T) {
+	r := mixedReport()
+	r.Time = 100
+	blocks := []heap.Block{live(r, 0, heap.OriginEvent, 1), live(r, 1, heap.OriginEvent, 2), live(r, 3, heap.OriginEvent, 3)}
+	s := &heap.Snapshot{}
+	for _, b := range blocks {
+		s.Sites = append(s.Sites, heap.Site{Layer: b.Layer, Device: b.Device, PID: b.PID, Stack: b.Stack, Origin: b.Origin})
+	}
+	const main = " /home/a/train.py:9:main"
+	j := New(r).Join(view.New(s, func(id event.StackID) *event.Stack {
+		return eventtest.Stack(map[event.StackID]string{
+			1: eventtest.Report + " /usr/lib/python3/dist-packages/kit/optim.py:20:step" + main,
+			2: eventtest.Report + " /usr/lib/python3/dist-packages/kit/loop.py:30:evaluate" + main, 3: eventtest.Report + main,
+		}[id])
+	}, nil), slices.Values(blocks))
+	var got [][2]string
+	for _, c := range j.Calls {
+		require.Equal(t, "train.py:9 main", c.Site)
+		got = append(got, [2]string{c.Call, c.Name})
+	}
+	require.Equal(t, [][2]string{
+		{"loop.py:30 evaluate", "model.blocks[0..1].mlp.weight"}, {"optim.py:20 step", "model.blocks[0..1].mlp.weight"},
+	}, got)
+	require.Len(t, j.Rows, 2, "by line")
+}

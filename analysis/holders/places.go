@@ -60,19 +60,15 @@ func (h *Index) Held(b *heap.Block, freed uint64) bool {
 // replaced at each step no block outlasts a reading.
 func (h *Index) Passing(v *view.View, freed []Freed) []view.HeldSite {
 	names := siteNames(v)
-	rows := map[heldKey][]int{}
-	sizes := map[heldKey]view.HeldSite{}
-	bytes := uint64(0)
+	rows, bytes := newHeldSums(), uint64(0)
 	for i := range freed {
 		g := &freed[i]
 		if !h.Held(&g.Block, g.At) {
 			continue
 		}
 		n := len(h.Report.Blocks) + h.places.of(&g.Block, g.At)
-		key := heldKey{names[siteOf(&g.Block)], h.owners[n]}
-		row := sizes[key]
-		row.Bytes, row.Blocks = row.Bytes+g.Size, row.Blocks+1
-		rows[key], sizes[key], bytes = append(rows[key], n), row, bytes+g.Size
+		rows.add(heldKey{names[siteOf(&g.Block)].site, "", h.owners[n]}, n, g.Size)
+		bytes += g.Size
 	}
-	return h.heldSites(bytes, rows, sizes)
+	return h.heldSites(bytes, rows)
 }

@@ -66,3 +66,15 @@ func HeldAt(j *view.Joined) []figures.HeldAt {
 	}
 	return out
 }
+
+// CallsAt returns what a recording keeps of the holders at a moment of lines that call libraries, by call.
+func CallsAt(j *view.Joined) (out []figures.HeldAt) {
+	for i := range j.Calls[:min(heldRows, len(j.Calls))] {
+		if r := &j.Calls[i]; r.Name != view.NoHolder {
+			row := figures.HeldAt{Site: r.Site, Holder: r.Name, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
+			row.Call = r.Call
+			out = append(out, row)
+		}
+	}
+	return out
+}

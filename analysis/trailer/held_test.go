@@ -39,3 +39,13 @@ func TestHeldAtKnown(t *testing.T) {
 	require.Equal(t, "x2", got[1].Holder)
 	require.NotNil(t, HeldAt(&view.Joined{}), "it was read, and nothing is held")
 }
+
+// TestCallsAt: a reading has rows by call for lines that call libraries, without those that nobody is known to hold.
+func TestCallsAt(t *testing.T) {
+	j := &view.Joined{Calls: []view.HeldSite{
+		{Site: "s", Call: "lib.py:3 f", Name: "x", What: "w", Bytes: 9, Blocks: 2},
+		{Site: "s", Call: "lib.py:4 g", Name: view.NoHolder, Bytes: 8},
+	}}
+	require.Equal(t, []figures.HeldAt{{Site: "s", Call: "lib.py:3 f", Holder: "x", What: "w", Bytes: 9, Blocks: 2}}, CallsAt(j))
+	require.Nil(t, CallsAt(&view.Joined{}))
+}

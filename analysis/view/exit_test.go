@@ -38,7 +38,7 @@ func TestExit(t *testing.T) {
 	}
 	const all = 4*512 + 4<<20
 	require.Equal(t, map[string]int64{"temporary": all}, before(view.ByCategory), "the program goes on")
-	trace.SetExit(exit, map[string]string{})
+	trace.SetExit(exit, nil)
 	require.Equal(t, map[string]int64{"unknown": all}, before(view.ByCategory))
 	require.Equal(t, map[string]int64{view.NoHolder: all}, before(view.ByHolder))
 }

@@ -18,6 +18,7 @@ const NoHolder = "[holder not known]"
 // HeldSite is live blocks that were allocated at one site and have one holder.
 type HeldSite struct {
 	Site string // Site.Name: "train.py:41 main", stacks.BeforeAttach
+	Call string // of Joined.Calls: View.Call
 	Name string // as holders.Index.Owner, or NoHolder
 	// Where and Holder are the two parts of Name, as in holders.Row.
 	Where, Holder string
@@ -30,6 +31,7 @@ type HeldSite struct {
 // Joined is a recording's live torch blocks with their holders.
 type Joined struct {
 	Rows  []HeldSite // by bytes, largest first
+	Calls []HeldSite // the part of Rows whose lines call libraries, by call; without shares
 	Bytes uint64     // of the live torch blocks that are known by their address
 	// Blocks are those whose holder is known, one by one.
 	Blocks map[heap.BlockKey]HeldBlock

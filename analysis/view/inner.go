@@ -14,6 +14,27 @@ const (
 	maxInner = 3
 )
 
+// Call is the name of the innermost call outside PyTorch's core of a site that is named after a line of the program, such as
+// "trainer_pt_utils.py:86 nested_concat"; empty: it is that line. A line such as "trainer.train()" has sites of very different kinds.
+func (v *View) Call(s *Site) string {
+	c := v.innerCall(s)
+	if c == nil {
+		return ""
+	}
+	return c.String()
+}
+
+// String is the call in a word.
+func (c *Call) String() string { return c.Name + " " + c.Func }
+
+// Call is the name of what a sample's line calls, as View.Call; empty: nothing.
+func (e *Row) Call() string {
+	if e.inner == nil {
+		return ""
+	}
+	return e.inner.String()
+}
+
 // innerCall is the innermost call outside PyTorch's core of a site that is named after a line of the program; nil: it is that line.
 func (v *View) innerCall(s *Site) *Call {
 	if !s.isPython() {

@@ -38,15 +38,15 @@ type Trace struct {
 	options *Options
 	end     *View
 	stacks  map[event.StackID]*event.Stack
-	names   map[event.StackID]string
+	names   map[event.StackID]siteName
 	phases  *classifier
 	held    map[heap.BlockKey]HeldBlock // at the end; nil: not known
 	stepAt  func(time uint64) int       // nil: not known
 	refused refusals.Log
 	noted   noted
-	exit    uint64            // as SetExit
-	read    map[string]string // likewise
-	also    []Watcher         // of the next replay of all events
+	exit    uint64    // as SetExit
+	read    *Read     // likewise
+	also    []Watcher // of the next replay of all events
 }
 
 // Watcher looks at the events of a replay that is made for something else.
@@ -95,7 +95,7 @@ func (n *noted) read(text []byte) {
 
 // NewTrace replays an input once. Where it is damaged, the trace is what is whole; see Trace.Damage. o as in New.
 func NewTrace(in Input, o *Options) (*Trace, error) {
-	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
+	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]siteName{}}
 	h := heap.New()
 	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: t.refused.See})
 	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
@@ -137,15 +137,20 @@ func (t *Trace) Stack(id event.StackID) *event.Stack {
 func (t *Trace) Site(b *heap.Block) Site { return t.end.site(blockSite(b), t.Stack) }
 
 // SiteName is what the blocks of a stack are named after, as in Site.Name.
-func (t *Trace) SiteName(b *heap.Block) string {
+func (t *Trace) SiteName(b *heap.Block) string { return t.nameOf(b).site }
+
+// siteName is what the blocks of a stack are named after: Site.Name and View.Call.
+type siteName struct{ site, call string }
+
+func (t *Trace) nameOf(b *heap.Block) siteName {
 	if b.Stack == 0 || b.Origin != heap.OriginEvent {
 		s := t.Site(b)
-		return s.Name
+		return siteName{site: s.Name}
 	}
 	name, ok := t.names[b.Stack]
 	if !ok {
 		s := t.Site(b)
-		name = s.Name
+		name = siteName{s.Name, t.end.Call(&s)}
 		t.names[b.Stack] = name
 	}
 	return name

@@ -137,6 +137,7 @@ type Reading struct {
 	Sizes   []DeviceSize  `json:"sizes,omitempty"` // known device sizes, as CUDA reported them to the program
 	Fresh   bool          `json:"fresh,omitempty"` // the process had no device memory when the trace began
 	Held    []HeldAt      `json:"held"`            // nil: holders were not read
+	Calls   []HeldAt      `json:"calls,omitempty"` // the part of Held whose lines call libraries, by call
 }
 
 // Processes lists the other processes on a device.
@@ -175,6 +176,7 @@ type DeviceSize struct {
 // HeldAt counts live blocks of one site with one holder.
 type HeldAt struct {
 	Site   string `json:"site"`
+	Call   string `json:"call,omitempty"` // of Reading.Calls: what the site calls, as view.Site.Call
 	Holder string `json:"holder"`
 	What   string `json:"what"` // categories of the blocks
 	Bytes  uint64 `json:"bytes"`
