@@ -7,6 +7,7 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,7 +48,12 @@ func TestSleep(t *testing.T) {
 func checkSleep(t *testing.T, saver string, environment []string) ([]serverStage, string) {
 	t.Helper()
 	dir := t.TempDir()
-	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), workload("server.py"), dir, saver).ready(t)
+	program, err := os.ReadFile(workload("server.py"))
+	require.NoError(t, err)
+	script := filepath.Join(dir, "vllm", "worker.py") // its functions have the names of vLLM's
+	require.NoError(t, os.Mkdir(filepath.Dir(script), 0o700))
+	require.NoError(t, os.WriteFile(script, program, 0o600))
+	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), script, dir, saver).ready(t)
 	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
 	p.release(t)
 	p.done(t)
@@ -72,6 +78,10 @@ func checkSleep(t *testing.T, saver string, environment []string) ([]serverStage
 	require.Contains(t, screen, "256.1 MiB of it asleep, without memory")
 	require.Contains(t, screen, "asleep 4 times, now since")
 	require.Contains(t, screen, "released 258.0 MiB")
+	for _, part := range []string{"serving weights 128.1 MiB", "KV cache 128.0 MiB", "activations 0 B", "CUDA graphs 512.0 KiB",
+		"outside PyTorch 8.0 MiB", "other 72.0 MiB"} {
+		require.Contains(t, screen, part)
+	}
 	require.NotContains(t, screen, "in use at the peak", "nothing counts twice when it is awake again")
 	return stages, screen
 }

@@ -97,6 +97,8 @@ type Answer struct {
 	Rows  []Row // growth first, then the largest
 	Rest  []Sum // memory in no row, by purpose, the largest first
 	Total int64 // sum of Rows and Rest: all memory in use that is accounted for
+	// Serving divides Total; nil: the program has no cache of keys and values.
+	Serving *Serving
 
 	Now, Peak uint64 // in use and accounted for: torch blocks, and device memory outside PyTorch
 	PeakTime  uint64 // of the allocator with the largest peak, CLOCK_BOOTTIME nanoseconds; 0: before the first event
@@ -184,7 +186,7 @@ func New(in *Input) *Answer {
 	}
 	g := newGrouping(in)
 	a.Rows, a.Rest, a.Total = g.rows()
-	a.parts = g.parts
+	a.parts, a.Serving = g.parts, servingOf(g.entries)
 	a.growth(in)
 	a.Garbage = a.garbageOf(g, in)
 	a.totals(in.Now)

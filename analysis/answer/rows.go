@@ -142,7 +142,8 @@ func (g *grouping) add(e *view.Row, guessed bool) {
 }
 
 // known are the categories that are more informative than the name of a variable.
-var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
+var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true, phases.KVCache: true,
+	phases.Graphs: true}
 
 // rowOf returns the row of an entry: its key, and what is known of it.
 func (g *grouping) rowOf(e *view.Row, guessed bool) (string, Row) {

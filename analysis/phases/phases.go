@@ -41,13 +41,15 @@ const (
 	Activations    Category = "activations"     // made in the forward pass, and in use beyond it
 	Inputs         Category = "inputs"          // batches
 	Workspace      Category = "workspace"       // of libraries: cuBLAS, cuDNN, NCCL
+	KVCache        Category = "kv_cache"        // keys and values of a language model's attention
+	Graphs         Category = "graphs"          // allocated while CUDA graphs were captured, and in use beyond it
 	Temporary      Category = "temporary"       // freed in the part of the step in which it was allocated
 	NoCategory     Category = "unknown"
 )
 
 // Categories are all of them.
 var Categories = []Category{
-	Parameters, Gradients, OptimizerState, Activations, Inputs, Workspace, Temporary, NoCategory,
+	Parameters, Gradients, OptimizerState, Activations, Inputs, Workspace, KVCache, Graphs, Temporary, NoCategory,
 }
 
 // isPhase says whether a rule can be of a phase.

@@ -53,33 +53,44 @@ type answerOfJobFile struct {
 
 // answerBody has null where something is not known.
 type answerBody struct {
-	Folder   string        `json:"folder,omitempty"`
-	Verdict  string        `json:"verdict"`
-	Sentence string        `json:"sentence"`
-	Notes    []AnswerNote  `json:"notes"`
-	Program  *string       `json:"program"`
-	PID      *uint32       `json:"pid"`
-	Seconds  float64       `json:"seconds"`
-	Events   uint64        `json:"events"`
-	Lost     *uint64       `json:"events_lost"`
-	Gaps     uint64        `json:"gaps"`
-	Losses   uint64        `json:"loss_intervals"`
-	Cut      bool          `json:"cut_off"`
-	Now      uint64        `json:"now_bytes"`
-	Peak     uint64        `json:"peak_bytes"`
-	PeakAt   *float64      `json:"peak_seconds"`
-	Reserved *uint64       `json:"reserved_bytes"`
-	Asleep   uint64        `json:"asleep_bytes"`   // part of now_bytes whose memory was released while PyTorch kept the addresses
-	Released uint64        `json:"released_bytes"` // the same part of reserved_bytes
-	Sleep    []answerSleep `json:"sleep"`          // the times in which memory was released
-	Rate     *float64      `json:"growth_bytes_per_second"`
-	Full     *float64      `json:"seconds_to_limit"`
-	Steps    leakSteps     `json:"steps"`
-	Findings []leakFinding `json:"findings"`
-	When     string        `json:"rows_at"`
-	Total    int64         `json:"rows_total_bytes"`
-	Rows     []answerRow   `json:"rows"`
-	Rest     []answerRest  `json:"rest"`
+	Folder   string         `json:"folder,omitempty"`
+	Verdict  string         `json:"verdict"`
+	Sentence string         `json:"sentence"`
+	Notes    []AnswerNote   `json:"notes"`
+	Program  *string        `json:"program"`
+	PID      *uint32        `json:"pid"`
+	Seconds  float64        `json:"seconds"`
+	Events   uint64         `json:"events"`
+	Lost     *uint64        `json:"events_lost"`
+	Gaps     uint64         `json:"gaps"`
+	Losses   uint64         `json:"loss_intervals"`
+	Cut      bool           `json:"cut_off"`
+	Now      uint64         `json:"now_bytes"`
+	Peak     uint64         `json:"peak_bytes"`
+	PeakAt   *float64       `json:"peak_seconds"`
+	Reserved *uint64        `json:"reserved_bytes"`
+	Asleep   uint64         `json:"asleep_bytes"`   // part of now_bytes whose memory was released while PyTorch kept the addresses
+	Released uint64         `json:"released_bytes"` // the same part of reserved_bytes
+	Sleep    []answerSleep  `json:"sleep"`          // the times in which memory was released
+	Rate     *float64       `json:"growth_bytes_per_second"`
+	Full     *float64       `json:"seconds_to_limit"`
+	Steps    leakSteps      `json:"steps"`
+	Findings []leakFinding  `json:"findings"`
+	When     string         `json:"rows_at"`
+	Total    int64          `json:"rows_total_bytes"`
+	Rows     []answerRow    `json:"rows"`
+	Rest     []answerRest   `json:"rest"`
+	Serving  *answerServing `json:"serving"` // rows_total_bytes of a server of language models, by use; null: there is no KV cache
+}
+
+// answerServing divides the memory of a server of language models.
+type answerServing struct {
+	Weights     int64 `json:"weights_bytes"`
+	Cache       int64 `json:"kv_cache_bytes"`
+	Activations int64 `json:"activations_bytes"` // with inputs and temporary memory
+	Graphs      int64 `json:"graphs_bytes"`      // allocated while CUDA graphs were captured
+	Outside     int64 `json:"outside_bytes"`     // device memory outside PyTorch
+	Other       int64 `json:"other_bytes"`
 }
 
 // answerSleep is one time from the release of memory until all of it was back or its addresses were freed.
@@ -170,6 +181,10 @@ func answerBodyOf(in *Answer) *answerBody {
 	}
 	for i := range a.Rows {
 		out.Rows = append(out.Rows, answerRowOf(&a.Rows[i]))
+	}
+	if s := a.Serving; s != nil {
+		serving := answerServing(*s)
+		out.Serving = &serving
 	}
 	for i := range a.Sleep {
 		out.Sleep = append(out.Sleep, answerSleepOf(&a.Sleep[i], a.Start))

@@ -45,6 +45,7 @@ func Print(w io.Writer, in *Input) error {
 	p.spare()
 	p.rows()
 	p.rest()
+	p.serving()
 	p.totals()
 	p.asleep()
 	wrong := p.wrong()

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+)
+
+// Serving divides the memory of a server of language models by what it is for, bytes. Its fields add up to Answer.Total.
+type Serving struct {
+	Weights     int64
+	Cache       int64 // keys and values of attention
+	Activations int64 // with inputs and temporary memory
+	Graphs      int64 // what was allocated while CUDA graphs were captured
+	Outside     int64 // device memory outside PyTorch, such as cuBLAS's and NCCL's
+	Other       int64
+}
+
+// servingOf returns the division of rows that add up to the memory of a moment; nil: none of them is a cache of keys and values.
+func servingOf(rows []view.Row) *Serving {
+	var s Serving
+	for i := range rows {
+		r := &rows[i]
+		part := &s.Other
+		switch c := phases.Category(r.Category); {
+		case r.Layer == event.LayerDevice.String():
+			part = &s.Outside
+		case c == phases.Parameters:
+			part = &s.Weights
+		case c == phases.KVCache:
+			part = &s.Cache
+		case c == phases.Graphs:
+			part = &s.Graphs
+		case c == phases.Activations, c == phases.Inputs, c == phases.Temporary:
+			part = &s.Activations
+		}
+		*part += r.Bytes
+	}
+	if s.Cache == 0 {
+		return nil
+	}
+	return &s
+}
