@@ -141,8 +141,9 @@ var mayImport = map[string][]string{
 		"analysis/sleep", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":  {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/allocator", "event/figures", "internal/varpath"},
-	"analysis/leaks": {"analysis/advice", "analysis/leaks/internal/parts", "analysis/phases", "analysis/refusals", "analysis/stacks",
-		"analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},
+	"analysis/leaks": {"analysis/advice", "analysis/leaks/internal/ages", "analysis/leaks/internal/parts", "analysis/phases",
+		"analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},
+	"analysis/leaks/internal/ages": {},
 	"analysis/leaks/internal/parts": {
 		"internal/varpath"},
 	"analysis/leakdiff": {"analysis/leaks", "event", "internal/varpath"},
@@ -610,7 +611,7 @@ func constraint(f *ast.File) string {
 // What is asked of a package and of the whole.
 const (
 	maxPackage   = 3500 // lines, without tests and what is generated; those of largePackages have a reason to be larger
-	mostPackage  = 4300 // lines of one of these
+	mostPackage  = 4500 // lines of one of these
 	maxExported  = 80   // types, functions, constants and variables of a package
 	maxMainShare = 0.08 // of all lines
 )

@@ -137,7 +137,7 @@ func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
 	for i := range all {
 		f := &all[i]
 		f.proof.facts = advice.FactsOf(f.Holder, o.Facts)
-		f.proof.filled = f.hasFilled(o.Holders)
+		f.proof.filled = f.hasFilled(o.Holders, o.Earlier)
 		f.proof.tensorKeys = f.hasTensorKeys(o)
 		f.proof.outside = f.Layer == event.LayerDevice && d.allocs > 0
 		f.proof.nodes = f.Holder == "" && (f.byNodes(d.held.of(f)) || f.byNodes(o.Holders))

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/ages"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
@@ -76,6 +77,7 @@ type site struct {
 	latest      uint64  // number of allocations and frees before its latest allocation
 	active      int     // step of its latest allocation
 	stretches   int     // number of stretches of steps in which it allocated
+	ages        ages.Ages
 }
 
 // recentSites is the size of the cache of sites, which are found without a map.
@@ -95,6 +97,7 @@ type detector struct {
 	blind   bool // the requested bytes of some PyTorch block were not known, so no such figure is exact
 
 	step     int
+	origin   uint64                // time of the first allocation; 0: no block was seen
 	begins   [2 * longLived]uint64 // begins of the latest steps; step i at i % len; 0: not known
 	sources  map[event.StackID]*source
 	trained  bool // a stack of sources runs a backward pass or an optimizer
@@ -176,6 +179,10 @@ func (d *detector) allocated(b *heap.Block) {
 		s.stretches++
 	}
 	s.latest, s.active = d.order, d.step
+	if d.origin == 0 {
+		d.origin = b.Time
+	}
+	s.ages.Add(d.since(b.Time))
 	if len(d.leaving) > 0 {
 		d.replaced(sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, s)
 	}
@@ -198,11 +205,15 @@ func (d *detector) freed(b *heap.Block) {
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
 		s.countGone(d.step)
 		s.line.countGone(d.step)
+		s.ages.Lose(d.since(b.Time))
 		if d.leaves(s) && b.Layer == event.LayerAllocator && b.Size != event.Unknown {
 			d.departed(departure{size: sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, bytes: int64(b.Size)})
 		}
 	}
 }
+
+// since is the time since the first block was allocated, nanoseconds.
+func (d *detector) since(time uint64) uint64 { return time - min(time, d.origin) }
 
 // moved replaces a block by another one.
 func (d *detector) moved(from, to *heap.Block) {
@@ -220,6 +231,7 @@ func (d *detector) removed(b *heap.Block) *site {
 	s.remove(d.step, f)
 	s.line.remove(d.step, f)
 	s.total.remove(d.step, f)
+	s.ages.Free(d.since(b.Time))
 	if b.Layer == event.LayerAllocator {
 		d.frees++
 		if len(d.unsized) > 0 {

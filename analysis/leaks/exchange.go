@@ -2,7 +2,10 @@
 
 package leaks
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"github.com/gputrace/gputrace/analysis/leaks/internal/ages"
+	"github.com/gputrace/gputrace/event"
+)
 
 // exchangeShare is the share of the rises of a stack's size classes by which the stack as a whole must rise: in a full
 // buffer whose entries differ in size, one class rises while another falls.
@@ -113,4 +116,19 @@ func (r *stackRise) goesOn() bool {
 	end := len(part) - 1
 	from := min(r.base, end)
 	return float64(whole[end].blocks-whole[from].blocks) >= exchangeShare*float64(part[end].blocks-part[from].blocks)
+}
+
+// turnsOver reports whether a finding's blocks may come and go: see ages.TurnsOver.
+func (d *detector) turnsOver(f *Finding, steps *Steps) bool {
+	now := d.since(d.begins[d.step%len(d.begins)])
+	if f.Blocks <= 0 || now == 0 {
+		return false
+	}
+	var sum ages.Ages
+	for k := range f.blocks {
+		if s := d.sites[k]; s != nil {
+			sum.Plus(&s.ages)
+		}
+	}
+	return sum.TurnsOver(now, f.Blocks*float64(steps.Last-steps.base)/float64(now))
 }

@@ -3,6 +3,7 @@
 package leaks
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -57,39 +58,82 @@ func (f *Finding) mayHaveFilled() bool {
 
 // hasFilled reports whether the containers with a bound that hold a finding have reached it while the finding grew. Either they had fewer
 // elements when they were first read, or, of a single one, what it would have dropped is nowhere: growth counts what was freed, so that
-// elements which gave way to its blocks are still in use, by something else. now are the holders of a scan of all blocks; nil: none.
-func (f *Finding) hasFilled(now []Holder) bool {
+// elements which gave way to its blocks are still in use, by something else. One that was full all the time takes the blocks of one line in
+// place of another's. now are the holders of a scan of all blocks; nil: none.
+func (f *Finding) hasFilled(now []Holder, earlier [][]Holder) bool {
 	if !f.mayHaveFilled() {
 		return false
 	}
 	facts, size := &f.proof.facts, f.LiveBytes/f.LiveBlocks
-	if facts.Was > 0 {
-		return facts.Was < facts.Most
+	if facts.Was > 0 && facts.Was < facts.Most {
+		return true
 	}
-	if now == nil || size == 0 || facts.Containers > 1 {
+	before := f.firstOf(earlier)
+	if now == nil || size == 0 || facts.Containers > 1 || facts.Was > 0 && before == nil {
 		return false
 	}
-	sum, _ := f.dropped(now, size)
+	sum, _ := f.dropped(now, before, size)
 	return 2*sum < f.Grown/size
 }
 
-// dropped returns how many blocks of about a size may be of elements that gave way to a finding, and what holds most of them.
-func (f *Finding) dropped(now []Holder, size uint64) (sum uint64, most Holder) {
+// firstOf returns the first scan that found what holds a finding, if that had less than half of its blocks then; nil: no scan did.
+func (f *Finding) firstOf(earlier [][]Holder) []Holder {
+	for _, all := range earlier {
+		own, found := uint64(0), false
+		for i := range all {
+			if h := &all[i]; varpath.Key(h.Name) == varpath.Key(f.Holder) {
+				found = true
+				if slices.Contains(f.Sites, h.Site) {
+					own += h.Blocks
+				}
+			}
+		}
+		if found && 2*own < f.LiveBlocks {
+			return all
+		}
+	}
+	return nil
+}
+
+// dropped returns how many blocks of about a size may be of elements that gave way to a finding, and what holds most of them. before is an
+// earlier scan: elements that another variable had then were not dropped since, and elements of other lines can have given way. nil: none.
+func (f *Finding) dropped(now, before []Holder, size uint64) (sum uint64, most Holder) {
+	open := uint64(0) // blocks of its lines without a holder
+	type row struct{ site, holder string }
+	sites, had := map[string]bool{stacks.BeforeAttach: true}, map[row]uint64{}
+	for _, site := range f.Sites {
+		sites[site] = true
+	}
+	for i := range before {
+		if h := &before[i]; varpath.Within(h.Name, f.Holder) || varpath.Key(h.Name) == varpath.Key(f.Holder) {
+			sites[h.Site] = true
+		} else {
+			had[row{h.Site, varpath.Key(h.Name)}] += h.Blocks
+		}
+	}
+	unnamed := f.proof.facts.Length // elements of the container itself that the scan could not name
 	for i := range now {
 		h := now[i]
-		if h.Blocks == 0 || varpath.Within(h.Name, f.Holder) || h.Site != stacks.BeforeAttach && !slices.Contains(f.Sites, h.Site) {
+		if varpath.Within(h.Name, f.Holder) {
+			unnamed -= min(unnamed, h.Blocks)
+		}
+		if h.Blocks == 0 || varpath.Within(h.Name, f.Holder) || !sites[h.Site] {
 			continue
 		}
 		mixed := h.Name == "" || h.Name[0] == '[' // blocks of any size
 		if !mixed && !isLike(h.Bytes/h.Blocks, size) {
 			continue
 		}
-		h.Blocks = min(h.Blocks, h.Bytes/size)
+		h.Blocks = min(h.Blocks-min(h.Blocks, had[row{h.Site, varpath.Key(h.Name)}]), h.Bytes/size)
+		if mixed && h.Site != stacks.BeforeAttach {
+			open += h.Blocks
+			continue
+		}
 		if sum += h.Blocks; h.Named() && h.Blocks > most.Blocks {
 			most = h
 		}
 	}
-	return sum, most
+	return sum + open - min(open, unnamed), most
 }
 
 // fillTogether marks findings that are in a container of which another finding proves that it has filled.
@@ -113,6 +157,23 @@ func fillTogether(all []Finding) {
 // isLike reports whether two sizes are nearly the same.
 func isLike(x, y uint64) bool { return likeShare*(max(x, y)-min(x, y)) < max(x, y) }
 
+// followFactor: sizes follow the input if they grow by the same part of themselves, to 1/followFactor.
+const followFactor = 4
+
+// follows reports whether a finding is what a step computes from a longer batch: one block, which a longer one replaces, and which grows by
+// the same part of itself. A tensor to which each step appends grows by itself.
+func (f *Finding) follows(input *Finding) bool {
+	if f.Blocks != 0 || f.Device != input.Device || f.Layer != input.Layer || f.LiveBytes == 0 || input.LiveBytes == 0 ||
+		f.Stack != nil && joined[stacks.Operator(f.Stack.Frames)] {
+		return false
+	}
+	own, its := f.Requested/float64(f.LiveBytes), input.Requested/float64(input.LiveBytes)
+	return math.Abs(own-its) < its/followFactor
+}
+
+// joined are the operators of PyTorch that join tensors to a longer one.
+var joined = map[string]bool{"aten::cat": true, "aten::stack": true, "aten::hstack": true, "aten::vstack": true, "aten::concat": true}
+
 // isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
 // phase, and replaces the one before.
 func (f *Finding) isLongerInput() bool {
@@ -126,15 +187,23 @@ var copied = map[string]bool{
 	"aten::_to_copy": true, "aten::copy_": true,
 }
 
-// longer moves batches that are longer each time to Longer.
+// longer moves batches that are longer each time to Longer, and then what is computed from them.
 func (r *Report) longer(all []Finding) []Finding {
-	return slices.DeleteFunc(all, func(f Finding) bool {
-		if !f.isLongerInput() {
-			return false
-		}
-		r.Longer = append(r.Longer, f)
-		return true
+	move := func(is func(f *Finding) bool) {
+		all = slices.DeleteFunc(all, func(f Finding) bool {
+			if !is(&f) {
+				return false
+			}
+			r.Longer = append(r.Longer, f)
+			return true
+		})
+	}
+	move((*Finding).isLongerInput)
+	inputs := r.Longer[:len(r.Longer):len(r.Longer)]
+	move(func(f *Finding) bool {
+		return slices.ContainsFunc(inputs, func(in Finding) bool { return f.follows(&in) })
 	})
+	return all
 }
 
 // filling moves findings whose containers have a bound to Filling, if all of them fit on their device when they are full.

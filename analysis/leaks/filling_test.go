@@ -97,7 +97,7 @@ func TestFilled(t *testing.T) {
 		"several, read once":          {several, rows(), false},
 		"more than fills it":          {more, rows(), false},
 	} {
-		require.Equal(t, c.want, c.f.hasFilled(c.rows), name)
+		require.Equal(t, c.want, c.f.hasFilled(c.rows, nil), name)
 	}
 	part, other, inner := one(0), one(0), one(0)
 	part.Holder, other.Holder, inner.Holder = "a.kept[0..79].done", "b.kept[0..79]", "a.kept[0..79].states[0..7]"
@@ -190,5 +190,56 @@ func TestGets(t *testing.T) {
 		"longer blocks": {Finding{Holder: "a.kept[0..39]", Requested: 100, Period: 1}, ""},
 	} {
 		require.Equal(t, c.want, c.f.gets().Container, name)
+	}
+}
+
+// TestFullContainerOfTwoLines: a container that was full at both readings takes the blocks of one line in place of another's, unless these
+// are elsewhere. What another variable had before was not dropped by it, and elements that the last reading could not name are its own.
+func TestFullContainerOfTwoLines(t *testing.T) {
+	f := Finding{Holder: "t.losses[0..99]", Sites: []string{"a.py:2 f"}, LiveBytes: 57 * 512, LiveBlocks: 57, Grown: 57 * 512,
+		proof: proof{facts: advice.Facts{Length: 100, Most: 100, Was: 100, Each: 512}}}
+	row := func(site, name string, blocks uint64) Holder { return Holder{site, name, blocks * 512, blocks} }
+	before := []Holder{row("a.py:1 f", "t.losses[0..80]", 81), row(stacks.BeforeAttach, "t.table[0..9][0..7]", 60)}
+	now := func(more ...Holder) []Holder {
+		return append([]Holder{
+			row("a.py:2 f", "t.losses[0..99]", 57), row("a.py:1 f", "t.losses[0..99]", 32), row("a.py:1 f", "", 11),
+			row(stacks.BeforeAttach, "t.table[0..9][0..7]", 53),
+		}, more...)
+	}
+	for name, c := range map[string]struct {
+		now, before []Holder
+		want        bool
+	}{
+		"freed":                {now(), before, true},
+		"in a list":            {now(row("a.py:1 f", "t.all[0..56]", 57)), before, false},
+		"perhaps in a list":    {now(row("a.py:1 f", "", 40)), before, false},
+		"no earlier reading":   {now(), nil, false},
+		"of the growth's half": {now(), append([]Holder{row("a.py:2 f", "t.losses[0..80]", 30)}, before...), false},
+	} {
+		require.Equal(t, c.want, f.hasFilled(c.now, [][]Holder{c.before}), name)
+	}
+}
+
+// TestFollowsInput: one block that a longer one replaces follows the batch if both grow by the same part, and is not joined of parts.
+func TestFollowsInput(t *testing.T) {
+	one := func(requested float64, live uint64, operator string) *Finding {
+		return &Finding{Layer: event.LayerAllocator, Requested: requested, LiveBytes: live,
+			Stack: &event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: operator}}}}
+	}
+	input := one(5<<10, 2<<20, "at::_ops::to_device::call")
+	many, other := one(640, 256<<10, "at::_ops::log_softmax::call"), one(640, 256<<10, "at::_ops::log_softmax::call")
+	many.Blocks, other.Device = 1, event.Device{Type: event.DeviceCUDA, Index: 1}
+	for name, c := range map[string]struct {
+		f    *Finding
+		want bool
+	}{
+		"its output":             {one(640, 256<<10, "at::_ops::log_softmax::call"), true},
+		"of half the growth":     {one(320, 256<<10, "at::_ops::log_softmax::call"), false},
+		"joined":                 {one(640, 256<<10, "at::_ops::cat::call"), false},
+		"more blocks":            {many, false},
+		"on another device":      {other, false},
+		"nothing of it is there": {one(640, 0, "at::_ops::log_softmax::call"), false},
+	} {
+		require.Equal(t, c.want, c.f.follows(input), name)
 	}
 }

@@ -52,7 +52,8 @@ func (f *Finding) passedOn(o *Options) string {
 		return ""
 	}
 	if facts.Full && (facts.Was == 0 || facts.Was >= facts.Most) { // it cannot have grown, but for what has just filled it
-		if sum, most := f.dropped(o.Holders, size); most.Blocks >= leastPassed && 2*most.Blocks >= max(sum, f.Grown/max(size, 1)) {
+		sum, most := f.dropped(o.Holders, f.firstOf(o.Earlier), size)
+		if most.Blocks >= leastPassed && 2*most.Blocks >= max(sum, f.Grown/max(size, 1)) {
 			return most.Name
 		}
 	}

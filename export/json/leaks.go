@@ -31,7 +31,7 @@ type leaksBody struct {
 	Findings []leakFinding `json:"findings"`
 	Notes    []leakFinding `json:"notes,omitempty"`   // what grows too slowly to matter; left out where nothing does
 	Filling  []leakFinding `json:"filling,omitempty"` // what grows until its container is full, which fits; left out where nothing does
-	Longer   []leakFinding `json:"longer,omitempty"`  // inputs that are longer each time; left out where none are
+	Longer   []leakFinding `json:"longer,omitempty"`  // longer inputs, and what is computed from them
 	Past     []leakFinding `json:"past,omitempty"`    // what grew in loops that have ended; left out where nothing did
 	Stopped  []leakFinding `json:"stopped,omitempty"` // what grew in the running loop and no longer does, live_bytes of it; likewise
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected

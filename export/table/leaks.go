@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/internal/layout"
@@ -146,7 +147,8 @@ func LeakLonger(r *leaks.Report) string {
 	}
 	f := &r.Longer[0]
 	text := fmt.Sprintf("the input of %s is %s", f.Name(), strings.Replace(LeakMore(f), " more", " longer", 1))
-	return text + others("likewise for", r.Longer) + ": what a step computes from it grows, too"
+	inputs := slices.DeleteFunc(slices.Clone(r.Longer), func(f leaks.Finding) bool { return f.Phase != phases.Input })
+	return text + others("likewise for", inputs) + ": what a step computes from it grows, too"
 }
 
 // LeakNote says what grows too slowly to matter; empty: nothing does.
