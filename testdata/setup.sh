@@ -5,6 +5,7 @@
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
 #   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --print axe         the same of axe-core, which finds what keeps people from using a page: print its script
+#   setup.sh --print llama       the same of a build of llama.cpp for CUDA: print its library
 #   setup.sh --print helm        build Helm, and print the program; nothing else
 #   setup.sh --print receivers   build the servers of receivers/, to which the agent sends in tests, and print their folder; nothing else
 #   setup.sh --print pyspark     all of the first line, then the same of Apache Spark for Python, which needs Java: print its folder
@@ -26,6 +27,7 @@ kind=standin
 print=
 speedscope=1.25.0
 axe=4.14.1
+llama=1.7.15
 helm=3.22.0
 pyspark=4.1.1
 
@@ -213,11 +215,13 @@ print_value() {
 
 # install_npm NAME VERSION unpacks an npm package, without what it needs beside itself, and prints its folder.
 install_npm() {
-    local folder=$work/$1-$2 new
+    local plain=${1#@} folder new
+    plain=${plain//\//-}
+    folder=$work/$plain-$2
     if [ ! -e "$folder" ]; then
         say "installing $1 $2"
-        new=$(mktemp -d "$work/$1.XXXXXX")
-        (cd "$new" && npm pack --silent "$1@$2" >/dev/null && tar xzf "$1-$2.tgz") || die "npm could not fetch $1 $2"
+        new=$(mktemp -d "$work/$plain.XXXXXX")
+        (cd "$new" && npm pack --silent "$1@$2" >/dev/null && tar xzf "$plain-$2.tgz") || die "npm could not fetch $1 $2"
         mv "$new/package" "$folder"
         rm -rf "$new"
     fi
@@ -271,6 +275,7 @@ main() {
     case $print in
     speedscope) echo "$(install_npm speedscope "$speedscope")/dist/release" && return ;;
     axe) echo "$(install_npm axe-core "$axe")/axe.min.js" && return ;;
+    llama) echo "$(install_npm @fugood/node-llama-linux-x64-cuda "$llama")/index.node" && return ;;
     helm) build_helm && return ;;
     receivers) build_receivers && return ;;
     esac

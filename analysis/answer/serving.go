@@ -14,7 +14,7 @@ type Serving struct {
 	Cache       int64 // keys and values of attention
 	Activations int64 // with inputs and temporary memory
 	Graphs      int64 // what was allocated while CUDA graphs were captured
-	Outside     int64 // device memory outside PyTorch, such as cuBLAS's and NCCL's
+	Outside     int64 // device memory of libraries, outside PyTorch, such as cuBLAS's and NCCL's
 	Other       int64
 }
 
@@ -25,8 +25,6 @@ func servingOf(rows []view.Row) *Serving {
 		r := &rows[i]
 		part := &s.Other
 		switch c := phases.Category(r.Category); {
-		case r.Layer == event.LayerDevice.String():
-			part = &s.Outside
 		case c == phases.Parameters:
 			part = &s.Weights
 		case c == phases.KVCache:
@@ -35,6 +33,8 @@ func servingOf(rows []view.Row) *Serving {
 			part = &s.Graphs
 		case c == phases.Activations, c == phases.Inputs, c == phases.Temporary:
 			part = &s.Activations
+		case r.Layer == event.LayerDevice.String():
+			part = &s.Outside
 		}
 		*part += r.Bytes
 	}

@@ -216,6 +216,9 @@ func (l *Lifetimes) Start(b *heap.Block, tid uint32, made bool) Start {
 	return out
 }
 
+// lasting are the categories that do not depend on the lifetime.
+var lasting = map[Category]bool{Workspace: true, KVCache: true}
+
 // Freed is what an allocation was for that a thread frees now; tid 0: it is not known which. After a request was
 // refused it is what it was for when it was refused.
 func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
@@ -223,7 +226,7 @@ func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 		return l.InUse(s)
 	}
 	out := l.c.keptFor(s)
-	if tid != 0 && tid == s.TID && s.at == l.process(s.PID).now(tid) && s.at.turn != 0 && s.Category != Workspace {
+	if tid != 0 && tid == s.TID && s.at == l.process(s.PID).now(tid) && s.at.turn != 0 && !lasting[s.Category] {
 		out = Temporary
 	}
 	if s.Stack != 0 {
@@ -236,7 +239,8 @@ func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 // InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others
 // like it were for; NoCategory where they differ, or there are none. It is not temporary where most of those are in use.
 func (l *Lifetimes) InUse(s *Start) Category {
-	if s.at != l.process(s.PID).now(s.TID) || s.Category == Workspace {
+	alone := s.at.turn == 0 && s.Category != NoCategory // no phase was seen, as of a program without PyTorch
+	if alone || s.at != l.process(s.PID).now(s.TID) || lasting[s.Category] {
 		return l.c.keptFor(s)
 	}
 	f := l.fates[alike{s.Stack, s.class}]

@@ -89,7 +89,7 @@ type answerServing struct {
 	Cache       int64 `json:"kv_cache_bytes"`
 	Activations int64 `json:"activations_bytes"` // with inputs and temporary memory
 	Graphs      int64 `json:"graphs_bytes"`      // allocated while CUDA graphs were captured
-	Outside     int64 `json:"outside_bytes"`     // device memory outside PyTorch
+	Outside     int64 `json:"outside_bytes"`     // device memory of libraries, outside PyTorch
 	Other       int64 `json:"other_bytes"`
 }
 

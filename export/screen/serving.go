@@ -11,12 +11,16 @@ func (p *printer) serving() {
 		return
 	}
 	var parts []string
+	outside := "outside PyTorch"
+	if !p.a.Torch {
+		outside = "libraries"
+	}
 	for _, x := range []struct {
 		name  string
 		bytes int64
 	}{
 		{"weights", s.Weights}, {"KV cache", s.Cache}, {"activations", s.Activations}, {"CUDA graphs", s.Graphs},
-		{"outside PyTorch", s.Outside}, {"other", s.Other},
+		{outside, s.Outside}, {"other", s.Other},
 	} {
 		parts = append(parts, x.name+" "+table.Bytes(uint64(max(0, x.bytes))))
 	}
