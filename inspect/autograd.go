@@ -4,11 +4,9 @@ package inspect
 
 import (
 	"bytes"
-	"debug/elf"
 	"fmt"
+	"slices"
 	"strings"
-
-	"golang.org/x/arch/x86/x86asm"
 
 	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
@@ -57,7 +55,8 @@ func FindAutograd(f *symbolize.File, m process.Memory, bias uint64) (*Autograd, 
 }
 
 func findAutograd(f *symbolize.File, m process.Memory, bias uint64) (*Autograd, error) {
-	if f.Machine() != elf.EM_X86_64 {
+	machine := machinecode.For(f.Machine())
+	if machine == nil {
 		return nil, fmt.Errorf("code of %s", f.Machine())
 	}
 	names := []string{peekFunction, threadFunction, nodeFunction, nodeConstructor}
@@ -67,9 +66,9 @@ func findAutograd(f *symbolize.File, m process.Memory, bias uint64) (*Autograd, 
 			return nil, fmt.Errorf("no function %s", name)
 		}
 	}
-	code := accessors{file: f, memory: m, bias: bias}
-	out := &Autograd{Next: code.variable(found[0][0].Addr), Thread: code.variable(found[1][0].Addr)}
-	out.Node = code.variable(code.pointedTo(found[2][0].Addr))
+	code := accessors{file: f, machine: machine, memory: m, bias: bias}
+	out := &Autograd{Next: code.variable(found[0][0].Addr, false), Thread: code.variable(found[1][0].Addr, false)}
+	out.Node = code.variable(code.pointedTo(found[2][0].Addr), true)
 	out.Module = code.module
 	out.NodeNumber = code.nodeNumber(found[3][0].Addr)
 	out.NodeThread = out.NodeNumber + fromNumberToThread
@@ -78,11 +77,12 @@ func findAutograd(f *symbolize.File, m process.Memory, bias uint64) (*Autograd, 
 
 // accessors reads functions that give thread-local variables. After the first error everything is 0.
 type accessors struct {
-	file   *symbolize.File
-	memory process.Memory
-	bias   uint64
-	module uint64 // of the variables so far, which must be of one library; 0: of none yet
-	err    error
+	file    *symbolize.File
+	machine *machinecode.Machine
+	memory  process.Memory
+	bias    uint64
+	module  uint64 // of the variables so far, which must be of one library; 0: of none yet
+	err     error
 }
 
 func (c *accessors) fail(format string, args ...any) {
@@ -91,82 +91,64 @@ func (c *accessors) fail(format string, args ...any) {
 	}
 }
 
-// instruction is one of a function, with the link-time address behind it.
-type instruction struct {
-	x86asm.Inst
-	end uint64
-}
-
-// rip is the link-time address of an operand relative to the instruction.
-func (i *instruction) rip(arg int) (uint64, bool) {
-	m, ok := i.Args[arg].(x86asm.Mem)
-	return i.end + uint64(machinecode.Displacement(m)), ok && m.Base == x86asm.RIP && m.Index == 0
-}
-
 // opening decodes the first instructions of a function, up to its first return.
-func (c *accessors) opening(start uint64, most int) []instruction {
-	code, ok := c.file.Text(start, most*16)
-	if c.err != nil || !ok {
-		c.fail("no code at %#x", start)
-		return nil
-	}
-	var out []instruction
-	at := start
-	for len(out) < most && len(code) > 0 {
-		inst, n := machinecode.Decode(code)
-		at += uint64(n)
-		code = code[min(n, len(code)):]
-		out = append(out, instruction{inst, at})
-		if inst.Op == x86asm.RET {
-			break
-		}
-	}
-	return out
+func (c *accessors) opening(start uint64, most int) machinecode.Path {
+	p := c.machine.Decode(c.text(start, most*16), start, most)
+	end := slices.IndexFunc(p, func(i machinecode.Inst) bool { return i.Op == machinecode.Return })
+	return p[:min(uint(end), uint(len(p)))]
 }
 
-// variable is the offset of the variable that a function returns, or the address of:
+// variable is the offset of the variable that a function returns or, with isAddress, the address of:
 //
 //	lea index(%rip),%rdi ; call __tls_get_addr ; mov offset(%rax),%rax
 //	lea index(%rip),%rdi ; call __tls_get_addr ; add $offset,%rax ; ret
+//	mrs x1, tpidr_el0 ; adrp x0, index ; ldr x2, [x0, index] ; add x0, x0, index ; blr x2 ; ldr x0, [x1, x0]
 //
 // The index is a word with the number of the library and one with an offset, to which the one in the code is added (ELF Handling
-// For Thread-Local Storage, general and local dynamic model).
-func (c *accessors) variable(function uint64) uint32 {
+// For Thread-Local Storage, general and local dynamic model). On arm64 it is a descriptor (the same, TLS descriptors): a function that
+// returns how far from the thread pointer the variable is, and what it needs for that. Before that, a function that returns an address
+// may have asked in the same way whether the variable has been initialised.
+func (c *accessors) variable(function uint64, isAddress bool) uint32 {
 	var index uint64
-	offset := int64(-1)
+	called, descriptor := false, false
+	sum, result := machinecode.Reg(0), c.machine.Result // sum: of what a descriptor has returned and the thread pointer
 	for _, inst := range c.opening(function, maxAccessor) {
+		uses := inst.Op == machinecode.Load || inst.Op == machinecode.Add
+		ofSum := sum != 0 && inst.Base == sum && inst.Index == 0 && inst.Op != machinecode.Load == isAddress
+		ofDescriptor := descriptor && (inst.Index == result || inst.Base == result && inst.Index != 0)
 		switch {
-		case inst.Op == x86asm.LEA && inst.Args[0] == x86asm.RDI:
-			index, _ = inst.rip(1)
-			offset = -1
-		case inst.Op == x86asm.CALL && index != 0 && offset < 0:
-			offset = 0
-		case offset >= 0:
-			if added, last := fromResult(inst.Inst); last {
-				return c.resolve(index, added)
-			}
+		case inst.Op == machinecode.Constant && inst.To == c.machine.Arguments[0]:
+			index, called = inst.Value, false
+		case inst.Op == machinecode.Call && index != 0 && !called:
+			called, descriptor = true, inst.InMemory && inst.Base == 0 && uint64(inst.Offset) == index
+		case !called || !uses:
+		case ofSum, !descriptor && inst.Base == result && inst.Index == 0:
+			return c.resolve(index, inst.Offset, descriptor)
+		case ofDescriptor && inst.Op == machinecode.Load && !isAddress:
+			return c.resolve(index, 0, true)
+		case ofDescriptor && inst.Op == machinecode.Add:
+			sum = inst.To
+			continue
 		}
+		if sum != 0 && inst.Writes(sum) {
+			sum = 0
+		}
+	}
+	if isAddress && sum == result {
+		return c.resolve(index, 0, true)
 	}
 	c.fail("no thread-local variable in the function at %#x", function)
 	return 0
 }
 
-// fromResult reads what an instruction adds to the address in RAX, if it uses it to load a variable or to return its address.
-func fromResult(inst x86asm.Inst) (offset int64, ok bool) {
-	if len(inst.Args) < 2 {
-		return 0, false
-	}
-	switch from := inst.Args[1].(type) {
-	case x86asm.Mem:
-		return machinecode.Displacement(from), (inst.Op == x86asm.MOV || inst.Op == x86asm.LEA) && from.Base == x86asm.RAX && from.Index == 0
-	case x86asm.Imm:
-		return int64(from), inst.Op == x86asm.ADD && inst.Args[0] == x86asm.RAX
-	}
-	return 0, false
-}
-
 // resolve adds what the dynamic linker has put into an index.
-func (c *accessors) resolve(index uint64, added int64) uint32 {
+func (c *accessors) resolve(index uint64, added int64, descriptor bool) uint32 {
+	if descriptor {
+		index = c.word(index+wordSize) - c.bias // the loader's own words, of which the first two are as above
+		if c.err == nil && !pointer(index+c.bias) {
+			c.fail("a variable has a fixed place, %#x", index+c.bias)
+		}
+	}
 	module := c.word(index)
 	offset := c.word(index+wordSize) + uint64(added)
 	switch {
@@ -198,16 +180,15 @@ func (c *accessors) word(vaddr uint64) uint64 {
 // is loaded.
 func (c *accessors) pointedTo(function uint64) uint64 {
 	for _, inst := range c.opening(function, maxAccessor) {
-		if inst.Op != x86asm.CALL {
+		if inst.Op != machinecode.Call {
 			continue
 		}
-		pointer, ok := inst.rip(0)
-		if !ok {
+		if !inst.InMemory || inst.Base != 0 || inst.Index != 0 {
 			break
 		}
-		target := c.word(pointer)
+		target := c.word(uint64(inst.Offset))
 		if target < c.bias {
-			c.fail("the pointer at %#x is not filled in", pointer)
+			c.fail("the pointer at %#x is not filled in", inst.Offset)
 			return 0
 		}
 		return target - c.bias
@@ -220,48 +201,53 @@ func (c *accessors) pointedTo(function uint64) uint64 {
 // that is known to be, too:
 //
 //	mov %rsi,number(%rdi) ; ... ; call at::RecordFunction::currentThreadId ; mov %rax,thread(%rbx)
+//	mov x19, x0 ; ... ; stp x1, xzr, [x19, number] ; ... ; blr x0 ; ... ; str x0, [x19, thread]
 func (c *accessors) nodeNumber(constructor uint64) uint16 {
-	_, end, ok := c.file.Frames().Bounds(constructor)
-	if !ok {
-		c.fail("no frame description of the constructor at %#x", constructor)
-		return 0
-	}
 	number, called := int64(0), false
-	for _, inst := range c.body(constructor, end) {
-		to, isMemory := inst.Args[0].(x86asm.Mem)
+	node := []machinecode.Reg{c.machine.Arguments[0]} // the registers that have the node's address
+	argument := c.machine.Arguments[1]                // 0: it is overwritten
+	for _, inst := range c.body(constructor) {
+		isStore := inst.Op == machinecode.Store && inst.Index == 0
 		switch {
-		case inst.Op == x86asm.CALL:
-			called = true
-			continue
-		case inst.Op == x86asm.MOV && isMemory && number == 0 && inst.Args[1] == x86asm.RSI && to.Base == x86asm.RDI:
-			number = machinecode.Displacement(to)
-		case inst.Op == x86asm.MOV && isMemory && called && inst.Args[1] == x86asm.RAX && number > 0 && machinecode.Displacement(to) == number+
-			fromNumberToThread:
+		case isStore && number == 0 && argument != 0 && inst.From == argument && slices.Contains(node, inst.Base):
+			number = inst.Offset
+		case isStore && called && inst.From == c.machine.Result && number > 0 && inst.Offset == number+fromNumberToThread:
 			if number%wordSize == 0 && number < maxNodeOffset {
 				return uint16(number)
 			}
 		}
-		called = false
+		isCopy := inst.Op == machinecode.Copy && slices.Contains(node, inst.From)
+		node = slices.DeleteFunc(node, func(r machinecode.Reg) bool { return inst.Writes(r) })
+		if isCopy {
+			node = append(node, inst.To)
+		}
+		if inst.Writes(argument) {
+			argument = 0
+		}
+		called = inst.Op == machinecode.Call || called && !inst.Writes(c.machine.Result)
 	}
 	c.fail("the constructor of nodes at %#x does not keep a number and a thread", constructor)
 	return 0
 }
 
 // body decodes a whole function.
-func (c *accessors) body(start, end uint64) []instruction {
-	code, ok := c.file.Text(start, int(min(end-start, machinecode.MaxFunction)))
+func (c *accessors) body(start uint64) machinecode.Path {
+	_, end, ok := c.file.Frames().Bounds(start)
+	if !ok {
+		c.fail("no frame description of the function at %#x", start)
+		return nil
+	}
+	return c.machine.Decode(c.text(start, int(min(end-start, machinecode.MaxFunction))), start, machinecode.MaxFunction)
+}
+
+// text is the code at a link-time address, as far as it may be read at once.
+func (c *accessors) text(start uint64, most int) []byte {
+	code, ok := c.file.Text(start, most)
 	if c.err != nil || !ok {
 		c.fail("no code at %#x", start)
 		return nil
 	}
-	var out []instruction
-	for at := start; len(code) > 0; {
-		inst, n := machinecode.Decode(code)
-		at += uint64(n)
-		code = code[min(n, len(code)):]
-		out = append(out, instruction{inst, at})
-	}
-	return out
+	return code
 }
 
 // maxClassName bounds the mangled name of a class, bytes.

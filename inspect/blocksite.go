@@ -3,12 +3,10 @@
 package inspect
 
 import (
-	"debug/elf"
 	"fmt"
 
 	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/symbolize"
-	"golang.org/x/arch/x86/x86asm"
 )
 
 // reportPrefix begins the mangled name of c10::reportMemoryUsageToProfiler in every version of PyTorch.
@@ -100,18 +98,20 @@ func BlockSites(f *symbolize.File) ([]BlockSite, error) {
 
 // reportCall is a call of the report function and what its function does before it.
 type reportCall struct {
-	path machinecode.Path
-	end  uint64 // link-time address behind the call
+	machine *machinecode.Machine
+	path    machinecode.Path
+	end     uint64 // link-time address behind the call
 }
 
 func reportCalls(f *symbolize.File) ([]reportCall, error) {
-	if f.Machine() != elf.EM_X86_64 {
+	machine := machinecode.For(f.Machine())
+	if machine == nil {
 		return nil, fmt.Errorf("find calls of the report: %w: code of %s", ErrUnknownLayout, f.Machine())
 	}
 	var out []reportCall
 	for _, at := range machinecode.ImportCalls(f, reportPrefix) {
 		if p, end, ok := machinecode.PathTo(f, at); ok {
-			out = append(out, reportCall{path: p, end: end})
+			out = append(out, reportCall{machine, p, end})
 		}
 	}
 	if len(out) == 0 {
@@ -123,6 +123,7 @@ func reportCalls(f *symbolize.File) ([]reportCall, error) {
 // blockSite recognises, for any registers:
 //
 //	mov slot(%rbp),%rax ; ... ; mov SIZE(%rax),%rsi ; mov PTR(%rax),%rdi ; ... ; call report
+//	ldr x20, [sp, slot] ; ... ; ldr x1, [x20, SIZE] ; ldr x0, [x20, PTR] ; ... ; blr report
 //
 // of a Block that has a requested size.
 func (c *reportCall) blockSite() (BlockSite, bool) {
@@ -131,7 +132,7 @@ func (c *reportCall) blockSite() (BlockSite, bool) {
 		return BlockSite{}, false
 	}
 	return BlockSite{
-		Return: c.end, BaseSP: slot.Base == x86asm.RSP, Offset: int32(slot.Offset),
+		Return: c.end, BaseSP: slot.Base == c.machine.Stack, Offset: int32(slot.Offset),
 		SizeOffset: uint16(size.Offset), PtrOffset: uint16(ptr.Offset),
 	}, true
 }
@@ -152,9 +153,9 @@ func (c *reportCall) shape() (shape, bool) {
 }
 
 // blockLoads finds the loads of the two arguments, and of the address of the object from which both come.
-func (c *reportCall) blockLoads() (size, ptr, slot machinecode.Load, ok bool) {
-	ptr, ok1 := c.path.LoadOf(x86asm.RDI)
-	size, ok2 := c.path.LoadOf(x86asm.RSI)
+func (c *reportCall) blockLoads() (size, ptr, slot machinecode.Read, ok bool) {
+	ptr, ok1 := c.path.LoadOf(c.machine.Arguments[0])
+	size, ok2 := c.path.LoadOf(c.machine.Arguments[1])
 	if !ok1 || !ok2 || size.Offset < minSizeOffset || size.Offset > maxSizeOffset || size.Offset%8 != 0 {
 		return size, ptr, slot, false
 	}
@@ -164,14 +165,14 @@ func (c *reportCall) blockLoads() (size, ptr, slot machinecode.Load, ok bool) {
 }
 
 // slot is the place in the frame from which the base of a load came. It must still mean the same at the call.
-func (c *reportCall) slot(from machinecode.Load) (machinecode.Load, bool) {
+func (c *reportCall) slot(from machinecode.Read) (machinecode.Read, bool) {
 	l, ok := c.path[:from.Index].LoadOf(from.Base)
-	if !ok || l.Base != x86asm.RBP && l.Base != x86asm.RSP || int64(int32(l.Offset)) != l.Offset {
-		return machinecode.Load{}, false
+	if !ok || l.Base != c.machine.Frame && l.Base != c.machine.Stack || int64(int32(l.Offset)) != l.Offset {
+		return machinecode.Read{}, false
 	}
-	for _, inst := range c.path[l.Index+1:] {
-		if machinecode.Writes(inst, l.Base) || machinecode.Stored(inst, l) {
-			return machinecode.Load{}, false
+	for i := l.Index + 1; i < len(c.path); i++ {
+		if inst := &c.path[i]; inst.Writes(l.Base) || inst.Stored(l) {
+			return machinecode.Read{}, false
 		}
 	}
 	return l, true
@@ -179,9 +180,9 @@ func (c *reportCall) slot(from machinecode.Load) (machinecode.Load, bool) {
 
 // totals is where in the object that has a device's state the two totals lie, which every call of the report loads.
 func (c *reportCall) totals() (allocated, reserved uint64, ok bool) {
-	a, ok1 := c.path.LoadOf(x86asm.RDX)
-	r, ok2 := c.path.LoadOf(x86asm.RCX)
-	if !ok1 || !ok2 || a.Base != r.Base || a.Offset <= 0 || r.Offset <= 0 {
+	a, ok1 := c.path.LoadOf(c.machine.Arguments[2])
+	r, ok2 := c.path.LoadOf(c.machine.Arguments[3])
+	if !ok1 || !ok2 || a.Base == 0 || a.Base != r.Base || a.Offset <= 0 || r.Offset <= 0 {
 		return 0, 0, false
 	}
 	return uint64(a.Offset), uint64(r.Offset), true

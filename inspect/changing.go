@@ -151,7 +151,7 @@ func (a *Allocator) instant(ctx context.Context, p *pair, d device) error {
 		if err != nil {
 			return err
 		}
-		l := lockOf(a.memory, d.stats)
+		l := lockOf(a.memory, d.mutex)
 		p.time = bootTime()
 		again, err := readStats(a.memory, d.stats)
 		same := err == nil && *again == *s

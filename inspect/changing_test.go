@@ -6,6 +6,7 @@ package inspect
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -89,7 +90,10 @@ func newMade(segments, still int, seed int64) *made {
 
 func (m *made) allocator() *Allocator {
 	return &Allocator{memory: m, native: madeNative, layout: layout{
-		vectors: []uint64{madeVector}, totals: []uint64{usualTotal}, shapes: []shape{{size: 0x30, requested: true}},
+		mutexSize: mutexSizes[elf.EM_X86_64],
+		vectors:   []uint64{madeVector},
+		totals:    []uint64{mutexSizes[elf.EM_X86_64] + fromStatsToTotal},
+		shapes:    []shape{{size: 0x30, requested: true}},
 	}}
 }
 
@@ -136,7 +140,7 @@ func (m *made) toggle(b *madeBlock) {
 
 // commit writes the statistics, the sets and the table, and notes the moment.
 func (m *made) commit() {
-	stats := uint64(madeObject) + usualTotal - statAllocatedBytes*statSize
+	stats := uint64(madeObject) + mutexSizes[elf.EM_X86_64]
 	reserved := [3][4]uint64{}
 	for _, b := range m.blocks {
 		k := 2

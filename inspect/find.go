@@ -5,12 +5,9 @@ package inspect
 import (
 	"bytes"
 	"cmp"
-	"debug/elf"
 	"fmt"
 	"slices"
 	"strings"
-
-	"golang.org/x/arch/x86/x86asm"
 
 	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
@@ -37,9 +34,11 @@ const nativeClass = "22NativeCachingAllocatorE"
 const (
 	maxVirtuals = 96     // entries of the vtable that are looked at; PyTorch 2.15 has 50
 	maxTypeName = 512    // bytes of a class's name
-	maxNative   = 0x8000 // bytes of the allocator in which the list of devices is searched
-	usualTotal  = 0x1a8  // allocated bytes in a device's object: wheels 1.13.1 to 2.15.0
+	maxNative   = 0x9000 // bytes of the allocator in which the list of devices is searched
 	wordSize    = 8
+
+	// fromStatsToTotal is the place of the allocated bytes in the statistics, which lie behind the mutex: wheels 1.13.1 to 2.15.0.
+	fromStatsToTotal = statAllocatedBytes * statSize
 )
 
 // Find looks for the caching allocator of a process. The error wraps ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout or
@@ -76,8 +75,8 @@ func (l *allocatorLibrary) find(p *process.Process, maps []process.Mapping, m *p
 		return nil, err
 	}
 	defer f.Close()
-	if f.Machine() != elf.EM_X86_64 {
-		return nil, fmt.Errorf("find the allocator of pid %d: %w: code of %s, only x86-64's is read", p.PID, ErrUnknownLayout, f.Machine())
+	if machinecode.For(f.Machine()) == nil {
+		return nil, fmt.Errorf("find the allocator of pid %d: %w: code of %s is not read", p.PID, ErrUnknownLayout, f.Machine())
 	}
 	bias, ok := f.Bias(m.Start, m.Offset)
 	if !ok {
@@ -158,7 +157,7 @@ func fileAt(maps []process.Mapping, addr uint64) string {
 
 // layoutOf asks the code where things are in the objects of devices and in blocks, and falls back to searching.
 func layoutOf(f *symbolize.File) layout {
-	var l layout
+	l := layout{mutexSize: mutexSizes[f.Machine()]}
 	calls, _ := reportCalls(f)
 	for i := range calls {
 		if s, ok := calls[i].shape(); ok {
@@ -174,7 +173,7 @@ func layoutOf(f *symbolize.File) layout {
 		}
 	}
 	if l.totals == nil {
-		l.totals, l.guessedTotals = []uint64{usualTotal}, true
+		l.totals, l.guessedTotals = []uint64{l.mutexSize + fromStatsToTotal}, true
 	}
 	return l
 }
@@ -190,7 +189,9 @@ func appendNew[T comparable](list []T, v T) []T {
 //
 //	mov V(%rdi),%rax ; cmp %rax,V+8(%rdi) ; setne %al ; ret
 //
-// that is, the vector is not empty. The same in the wheels of 2.0.1 to 2.15.0.
+// that is, the vector is not empty. The same in the wheels of 2.0.1 to 2.15.0. On arm64, V is in two parts:
+//
+//	add x0, x0, FRONT ; ldr x1, [x0, V - FRONT] ; ldr x0, [x0, V - FRONT + 8] ; cmp x1, x0 ; cset w0, ne ; ret
 func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []uint64 {
 	vtable, err := process.Uint64(m, native)
 	if err != nil {
@@ -199,7 +200,7 @@ func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []u
 	var out []uint64
 	for _, function := range readable(m, vtable, 8*maxVirtuals) {
 		if b, ok := f.Text(function-bias, 32); ok {
-			if off, ok := notEmpty(b); ok {
+			if off, ok := notEmpty(machinecode.For(f.Machine()), b); ok {
 				out = appendNew(out, off)
 			}
 		}
@@ -207,23 +208,42 @@ func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []u
 	return out
 }
 
+// notEmptyForms are what it does: the second word is compared in memory, or loaded first.
+var notEmptyForms = [][]machinecode.Op{
+	{machinecode.Load, machinecode.Compare, machinecode.SetNotEqual, machinecode.Return},
+	{machinecode.Load, machinecode.Load, machinecode.Compare, machinecode.SetNotEqual, machinecode.Return},
+}
+
 // notEmpty recognises that function and returns V.
-func notEmpty(b []byte) (offset uint64, ok bool) {
-	p := machinecode.Straight(b, 5)
-	if p[0].Op == x86asm.NOP { // endbr64
-		p = p[1:]
+func notEmpty(m *machinecode.Machine, b []byte) (offset uint64, ok bool) {
+	object := m.Arguments[0]
+	var front int64
+	var words []int64
+	var done []machinecode.Op
+	for _, inst := range m.Decode(b, 0, len(b)) {
+		ofObject := inst.Base == object && inst.Index == 0
+		switch {
+		case inst.Op == machinecode.Nop:
+			continue
+		case inst.Op == machinecode.Add && ofObject && inst.To == object && words == nil:
+			front += inst.Offset
+			continue
+		case !inst.InMemory:
+		case ofObject && inst.Size == wordSize:
+			words = append(words, front+inst.Offset)
+		case ofObject && inst.Op == machinecode.Load && inst.Size == 2*wordSize:
+			words = append(words, front+inst.Offset, front+inst.Offset+wordSize)
+			done = append(done, inst.Op)
+		default:
+			return 0, false
+		}
+		if done = append(done, inst.Op); inst.Op == machinecode.Return {
+			break
+		}
 	}
-	if p[0].Op != x86asm.MOV || p[1].Op != x86asm.CMP || p[2].Op != x86asm.SETNE || p[3].Op != x86asm.RET {
+	if len(words) != 2 || !slices.ContainsFunc(notEmptyForms, func(form []machinecode.Op) bool { return slices.Equal(form, done) }) {
 		return 0, false
 	}
-	from, ok1 := p[0].Args[1].(x86asm.Mem)
-	with, ok2 := p[1].Args[0].(x86asm.Mem)
-	if !ok2 {
-		with, ok2 = p[1].Args[1].(x86asm.Mem)
-	}
-	x, y := machinecode.Displacement(from), machinecode.Displacement(with)
-	if !ok1 || !ok2 || from.Base != x86asm.RDI || with.Base != x86asm.RDI || x-y != wordSize && y-x != wordSize || min(x, y) < wordSize {
-		return 0, false
-	}
-	return uint64(min(x, y)), true
+	low, high := min(words[0], words[1]), max(words[0], words[1])
+	return uint64(low), high-low == wordSize && low >= wordSize
 }

@@ -6,6 +6,7 @@ package inspect
 
 import (
 	"compress/gzip"
+	"debug/elf"
 	"encoding/binary"
 	"encoding/json"
 	"flag"
@@ -55,7 +56,8 @@ func (m *image) ReadAt(b []byte, addr uint64) (int, error) {
 
 func (m *image) allocator() *Allocator {
 	return &Allocator{memory: m, native: m.Native, layout: layout{
-		vectors: slices.Clone(m.Vectors), totals: slices.Clone(m.Totals), shapes: []shape{m.shape()},
+		mutexSize: mutexSizes[elf.EM_X86_64],
+		vectors:   slices.Clone(m.Vectors), totals: slices.Clone(m.Totals), shapes: []shape{m.shape()},
 	}}
 }
 

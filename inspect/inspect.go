@@ -54,6 +54,7 @@ type layout struct {
 	vectors        []uint64 // of the devices' objects, in the allocator
 	totals         []uint64 // allocated bytes, in a device's object
 	shapes         []shape
+	mutexSize      uint64 // bytes
 	guessedVectors bool
 	guessedTotals  bool
 }
@@ -63,6 +64,7 @@ type device struct {
 	addr  uint64
 	limit uint64 // bytes that belong to it at most
 	stats uint64 // address of its statistics
+	mutex uint64 // address of its mutex, which lies in front of them
 }
 
 const maxDevices = 128 // c10 numbers them with an int8
@@ -106,7 +108,7 @@ func (a *Allocator) stats(ctx context.Context, d device) (*stats, error) {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case n < eagerPolls:
-		case lockOf(a.memory, d.stats) == lockUnknown || time.Now().After(end):
+		case lockOf(a.memory, d.mutex) == lockUnknown || time.Now().After(end):
 			return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, wrong)
 		default:
 			time.Sleep(pollPause)
@@ -131,7 +133,7 @@ func (a *Allocator) devices(ctx context.Context) ([]device, error) {
 		}
 		for _, total := range a.totals {
 			if last = a.proveDevices(ctx, objects, total); last == nil {
-				return newDevices(objects, total), nil
+				return a.newDevices(objects, total), nil
 			}
 		}
 	}
@@ -183,10 +185,11 @@ func (a *Allocator) proveDevices(ctx context.Context, objects []uint64, total ui
 	return nil
 }
 
-func newDevices(objects []uint64, total uint64) []device {
+func (l *layout) newDevices(objects []uint64, total uint64) []device {
 	out := make([]device, len(objects))
 	for i, o := range objects {
-		out[i] = device{addr: o, limit: maxDeviceAllocator, stats: o + total - statAllocatedBytes*statSize}
+		stats := o + total - statAllocatedBytes*statSize
+		out[i] = device{addr: o, limit: maxDeviceAllocator, stats: stats, mutex: stats - l.mutexSize}
 		for _, other := range objects {
 			if other > o {
 				out[i].limit = min(out[i].limit, other-o)

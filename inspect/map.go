@@ -135,7 +135,7 @@ func (a *Allocator) mapWithin(ctx context.Context, copied *pages, d device, i in
 		default:
 			quiet = 0
 		}
-		if quiet >= maxQuiet && lockOf(a.memory, d.stats) != lockHeld {
+		if quiet >= maxQuiet && lockOf(a.memory, d.mutex) != lockHeld {
 			return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, err)
 		}
 		if time.Now().After(end) {
@@ -196,7 +196,7 @@ func (a *Allocator) burst(ctx context.Context, copied *pages, d device) (*Device
 		if err != nil {
 			return nil, nil, err
 		}
-		if *after == *before && (n == maxBursts-1 || lockOf(a.memory, d.stats) != lockHeld) {
+		if *after == *before && (n == maxBursts-1 || lockOf(a.memory, d.mutex) != lockHeld) {
 			return m, after, nil
 		}
 		m.Window.From, before = m.Time, after

@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/binary"
 	"time"
 
@@ -12,10 +13,10 @@ import (
 
 // The allocator does everything about a device under that device's mutex, a std::recursive_mutex in front of the
 // statistics: also the call that reports an allocation or a free to the profiler, as its last act. Who reads the state
-// without it may see a change before it is reported. The mutex is a pthread_mutex_t of 40 bytes (glibc on x86-64, struct
-// __pthread_mutex_s of bits/struct_mutex.h): lock, count, owner, users, kind, each of 4 bytes, and what does not matter.
+// without it may see a change before it is reported. The mutex is a pthread_mutex_t (glibc, struct __pthread_mutex_s of
+// bits/struct_mutex.h, which both processors have): lock, count, owner, users, kind, each of 4 bytes, and what does not matter.
 const (
-	mutexSize      = 0x28
+	mutexEnd       = 0x14 // of what is read
 	mutexKind      = 0x10
 	mutexRecursive = 1    // PTHREAD_MUTEX_RECURSIVE_NP
 	mutexKindMask  = 0x7f // without the flag of a mutex shared by processes
@@ -38,9 +39,13 @@ const (
 	lockHeld
 )
 
-func lockOf(m process.Memory, stats uint64) lock {
-	var b [mutexSize]byte
-	if _, err := m.ReadAt(b[:], stats-mutexSize); err != nil {
+// mutexSizes are the bytes of a pthread_mutex_t by processor (glibc, bits/pthreadtypes-arch.h).
+var mutexSizes = map[elf.Machine]uint64{elf.EM_X86_64: 0x28, elf.EM_AARCH64: 0x30}
+
+// lockOf reads the mutex at an address.
+func lockOf(m process.Memory, mutex uint64) lock {
+	var b [mutexEnd]byte
+	if _, err := m.ReadAt(b[:], mutex); err != nil {
 		return lockUnknown
 	}
 	switch {
@@ -58,7 +63,7 @@ func lockOf(m process.Memory, stats uint64) lock {
 func (a *Allocator) settle(ctx context.Context, d device, seen *stats) (to uint64, settled bool) {
 	end := time.Now().Add(settleTimeout)
 	for n := 0; ; n++ {
-		l := lockOf(a.memory, d.stats)
+		l := lockOf(a.memory, d.mutex)
 		settled = l == lockFree
 		if s, err := readStats(a.memory, d.stats); err == nil && !settled {
 			settled = s.calls() > seen.calls()+1

@@ -22,12 +22,12 @@ type step struct {
 	calls      uint64 // allocations and frees so far
 }
 
-const scriptStats = 0x20000
+const scriptStats, scriptMutex = 0x20000, 0x1ffd8
 
 func (s *script) ReadAt(b []byte, addr uint64) (int, error) {
 	now := s.steps[min(s.at, len(s.steps)-1)]
 	clear(b)
-	if addr == scriptStats-mutexSize {
+	if addr == scriptMutex {
 		s.at++
 		binary.LittleEndian.PutUint32(b, now.lock)
 		binary.LittleEndian.PutUint32(b[mutexKind:], now.kind)
@@ -61,7 +61,7 @@ func TestSettle(t *testing.T) {
 			seen, err := readStats(m, scriptStats)
 			assert.NoError(t, err)
 			before := bootTime()
-			to, settled := (&Allocator{memory: m}).settle(t.Context(), device{stats: scriptStats}, seen)
+			to, settled := (&Allocator{memory: m}).settle(t.Context(), device{stats: scriptStats, mutex: scriptMutex}, seen)
 			assert.Equal(t, c.settled, settled)
 			assert.GreaterOrEqual(t, m.at, c.looks)
 			assert.GreaterOrEqual(t, to, before)

@@ -35,7 +35,8 @@ type stateReader struct {
 	device int
 	addr   uint64 // of the object of the device
 	limit  uint64 // bytes of it that may be looked at
-	stats  uint64 // address of its statistics, which lie behind its mutex
+	stats  uint64 // address of its statistics
+	mutex  uint64 // address of its mutex
 	shape  shape
 	known  *places // nil: they are looked for
 	// live is the same memory without a copy. When it is set, what does not fit is left out, and counted in skipped: the
@@ -54,7 +55,7 @@ type stateReader struct {
 
 func newStateReader(m process.Memory, number int, d device, s shape) *stateReader {
 	return &stateReader{ctx: context.Background(),
-		memory: m, device: number, addr: d.addr, limit: d.limit, stats: d.stats, shape: s,
+		memory: m, device: number, addr: d.addr, limit: d.limit, stats: d.stats, mutex: d.mutex, shape: s,
 		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, s.end()),
 	}
 }
@@ -170,7 +171,7 @@ func (b *stateReader) enough(before *stats, values int) bool {
 func (b *stateReader) untilWhole(often int, read func() (bool, error)) error {
 	end := time.Now().Add(refillTimeout)
 	for n := 1; ; n++ {
-		held := lockOf(b.live, b.stats) == lockHeld
+		held := lockOf(b.live, b.mutex) == lockHeld
 		whole, err := read()
 		switch {
 		case whole || err != nil || n >= often && !held:

@@ -3,8 +3,6 @@
 package inspect
 
 import (
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
@@ -54,23 +52,19 @@ func pairsOf(f *symbolize.File, start uint64) []uint64 {
 	}
 	loaded := map[uint64]bool{}
 	var out []uint64
-	at := start
-	for range maxOpening {
-		inst, n := machinecode.Decode(code)
-		at += uint64(n)
-		code = code[min(n, len(code)):]
-		if len(code) == 0 || inst.Op == x86asm.RET || inst.Op == x86asm.JMP {
+	for _, inst := range machinecode.For(f.Machine()).Decode(code, start, maxOpening) {
+		if inst.Op == machinecode.Return || inst.Op == machinecode.Jump {
 			break
 		}
-		m, ok := inst.Args[1].(x86asm.Mem)
-		if inst.Op != x86asm.MOV || !ok || m.Base != x86asm.RIP || inst.MemBytes != wordSize {
+		if inst.Op != machinecode.Load || inst.Base != 0 || inst.Index != 0 || inst.Size%wordSize != 0 {
 			continue
 		}
-		word := at + uint64(machinecode.Displacement(m))
-		loaded[word] = true
-		for _, first := range []uint64{word - wordSize, word} {
-			if loaded[first] && loaded[first+wordSize] {
-				out = appendNew(out, first)
+		for word := uint64(inst.Offset); word < uint64(inst.Offset)+uint64(inst.Size); word += wordSize {
+			loaded[word] = true
+			for _, first := range []uint64{word - wordSize, word} {
+				if loaded[first] && loaded[first+wordSize] {
+					out = appendNew(out, first)
+				}
 			}
 		}
 	}

@@ -159,7 +159,7 @@ type refilled struct {
 }
 
 func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
-	if addr == r.mutex && len(b) == mutexSize {
+	if addr == r.mutex && len(b) == mutexEnd {
 		clear(b)
 		b[mutexKind] = mutexRecursive
 		if r.looks--; r.looks > 0 {
@@ -196,7 +196,7 @@ func TestSweepRefill(t *testing.T) {
 			require.True(t, ok)
 			for _, some := range []uint64{0, full.slots / 2} {
 				sweep := func(looks int) *DeviceSweep {
-					a.memory = &refilled{m, d.stats - mutexSize, full, some, filled(t, m, full, some), looks}
+					a.memory = &refilled{m, d.mutex, full, some, filled(t, m, full, some), looks}
 					got, err := sweepOf(t.Context(), a)
 					require.NoError(t, err)
 					return got

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machinecode reads the x86-64 code of a file: where it calls imported functions, and where the values came from that it
-// passes to them.
+// Package machinecode reads the x86-64 and arm64 code of a file: where it calls imported functions, and where the values came from that
+// it passes to them. What an instruction does is described alike for both processors.
 package machinecode
 
 import (
-	"bytes"
-	"encoding/binary"
+	"debug/elf"
+	"iter"
 	"slices"
 
 	"github.com/gputrace/gputrace/symbolize"
-	"golang.org/x/arch/x86/x86asm"
 )
 
 // MaxFunction is how many bytes of a function are decoded.
@@ -20,10 +19,102 @@ const (
 	maxCode = 64 << 20 // bytes of code that are searched; libc10_cuda.so has 0.4 MB
 	textCut = 64 << 10 // bytes that symbolize.File.Text returns at once
 
-	maxBackward  = 96 // instructions that are followed back from a call
-	maxCopies    = 8  // register copies that are followed back
-	maxCallSites = 64 // calls that are decoded
+	maxBackward    = 96 // instructions that are followed back from a call
+	maxCopies      = 8  // register copies that are followed back
+	maxCallSites   = 64 // calls that are decoded
+	maxInstruction = 16 // bytes, rounded up
 )
+
+// Reg is a 64-bit general register, 0 stands for the absence of one. Those on x86-64 count from 1 as they are encoded; on arm64, x0 is 1,
+// the stack pointer is 32, and the register that is always zero counts as absent.
+type Reg uint8
+
+// bit is the register's bit in a set of registers.
+func (r Reg) bit() uint32 {
+	if r == 0 {
+		return 0
+	}
+	return 1 << (r - 1)
+}
+
+// Op is what an instruction does, as far as it is asked here.
+type Op uint8
+
+// The operations. Other is an instruction that is known and does something else.
+const (
+	Unknown Op = iota // not decoded
+	Other
+	Nop
+	Load        // To, and Second, get what is in memory
+	Store       // From, and Second, are written to memory
+	Copy        // To = From, all 64 bits
+	Constant    // To = Value
+	Add         // To = Base + Index + Offset; only x86-64 may multiply the index
+	Compare     // From, or what is in memory, is compared with something
+	SetNotEqual // a register gets whether what was compared is not equal
+	Call        // of Target, of what is in memory, or of an address in a register
+	Jump        // the same, without a return and without a condition
+	Return
+	Trap // where the program cannot go on
+)
+
+// Operand is an operand in memory, or a sum of the same form.
+type Operand struct {
+	Base   Reg   // 0: Offset is a link-time address
+	Index  Reg   // 0: none
+	Offset int64 // bytes
+	Size   int   // bytes that are read or written; 0: not known
+}
+
+// Inst is one instruction.
+type Inst struct {
+	Op Op
+	Operand
+	InMemory bool   // Operand is of memory
+	To, From Reg    // 0: none, or not a general register
+	Second   Reg    // the other register of a Load or Store of two, for the 8 bytes behind
+	Value    uint64 // of Constant
+	Target   uint64 // of Call and Jump, a link-time address; 0: it is not in the instruction
+	End      uint64 // link-time address behind the instruction
+
+	writes uint32 // registers that it may change, rather too many than too few
+	stores bool   // it may write to its operand in memory
+}
+
+// Writes reports whether an instruction may change a register; rather too often than too seldom.
+func (i *Inst) Writes(r Reg) bool { return i.writes&r.bit() != 0 }
+
+// Stored reports whether an instruction may write the memory at base+offset by that very name.
+func (i *Inst) Stored(l Read) bool {
+	const widest = 16 // bytes of a vector
+	return i.stores && i.Base == l.Base && i.Offset > l.Offset-int64(max(i.Size, widest)) && i.Offset < l.Offset+8
+}
+
+// Machine is a processor, with the registers of its calling convention.
+type Machine struct {
+	Arguments []Reg // of the first four arguments
+	Result    Reg
+	Stack     Reg // the stack pointer
+	Frame     Reg // the frame pointer
+
+	instructions func(b []byte, at uint64) iter.Seq[Inst]
+	importCalls  func(all []code, slots []uint64) []uint64
+}
+
+// For returns the machine whose code a file contains; nil when it is not known.
+func For(m elf.Machine) *Machine {
+	switch m {
+	case elf.EM_X86_64:
+		return &x86
+	case elf.EM_AARCH64:
+		return &arm64
+	}
+	return nil
+}
+
+// Instructions decodes code at a link-time address. Addresses that the code puts together from several instructions are followed as if
+// it ran in a straight line.
+func (m *Machine) Instructions(b []byte, at uint64) iter.Seq[Inst] { return m.instructions(b, at) }
 
 // code is the instructions of a file, from one link-time address on.
 type code struct {
@@ -50,111 +141,58 @@ func codeOf(f *symbolize.File) []code {
 	return out
 }
 
-// relative finds the instructions that consist of an opcode and a 32-bit distance to one of the targets. It looks at
-// every byte, not at every instruction: a chance match is one in four billion for each target.
-func (c *code) relative(opcode []byte, targets []uint64) []uint64 {
-	var out []uint64
-	n := len(opcode)
-	for i := 0; ; i++ {
-		next := bytes.Index(c.bytes[i:], opcode)
-		if next < 0 || i+next+n+4 > len(c.bytes) {
-			return out
-		}
-		i += next
-		distance := int32(binary.LittleEndian.Uint32(c.bytes[i+n:]))
-		end := c.start + uint64(i+n+4)
-		if slices.Contains(targets, end+uint64(int64(distance))) {
-			out = append(out, c.start+uint64(i))
-		}
-	}
-}
-
-// Encodings with a 32-bit distance (Intel SDM volume 2: CALL, JMP).
-var (
-	opCall         = []byte{0xe8}
-	opCallIndirect = []byte{0xff, 0x15}
-	opJumpIndirect = []byte{0xff, 0x25}
-)
-
 // ImportCalls lists the link-time addresses of the calls of imported functions whose name begins with prefix: through a
-// PLT entry, which is a jump through the function's slot, perhaps behind endbr64 and a bnd prefix, or through the slot
-// itself. Jumps, that is tail calls, are not listed.
+// PLT entry, which jumps through the function's slot, or through the slot itself. Jumps, that is tail calls, are not listed.
 func ImportCalls(f *symbolize.File, prefix string) []uint64 {
-	all := codeOf(f)
-	slots := f.ImportSlots(prefix)
-	if len(slots) == 0 {
+	m, slots := For(f.Machine()), f.ImportSlots(prefix)
+	if m == nil || len(slots) == 0 {
 		return nil
 	}
-	var entries, calls []uint64
-	for i := range all {
-		for _, jump := range all[i].relative(opJumpIndirect, slots) {
-			entries = append(entries, jump, jump-1, jump-4, jump-5)
-		}
-	}
-	for i := range all {
-		calls = append(calls, all[i].relative(opCallIndirect, slots)...)
-		if len(entries) > 0 {
-			calls = append(calls, all[i].relative(opCall, entries)...)
-		}
-	}
+	calls := m.importCalls(codeOf(f), slots)
 	return calls[:min(len(calls), maxCallSites)]
 }
 
 // Path is instructions in the order of their addresses.
-type Path []x86asm.Inst
+type Path []Inst
 
 // PathTo decodes the function around a call from its start up to the call, which is left out. end is the address behind
 // the call. ok is false when the call is not an instruction of a function with a frame description.
 func PathTo(f *symbolize.File, call uint64) (p Path, end uint64, ok bool) {
+	m := For(f.Machine())
 	start, _, ok := f.Frames().Bounds(call)
-	if !ok || call-start > MaxFunction-16 {
+	if m == nil || !ok || call-start > MaxFunction-maxInstruction {
 		return nil, 0, false
 	}
-	b, ok := f.Text(start, int(call-start)+16)
+	b, ok := f.Text(start, int(call-start)+maxInstruction)
 	if !ok {
 		return nil, 0, false
 	}
 	at := start
-	for at <= call && int(at-start) < len(b) {
-		inst, n := Decode(b[at-start:])
-		if at == call {
-			return p, call + uint64(n), inst.Op == x86asm.CALL
+	for inst := range m.instructions(b, start) {
+		if at >= call {
+			return p, inst.End, at == call && inst.Op == Call
 		}
 		p = append(p, inst)
-		at += uint64(n)
+		at = inst.End
 	}
 	return nil, 0, false
 }
 
-var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
-
-// Decode reads one instruction. One that the decoder does not know (vector extensions) is passed byte by byte: x86 code
-// falls back into step within a few instructions.
-func Decode(b []byte) (inst x86asm.Inst, n int) {
-	if bytes.HasPrefix(b, endbr64) {
-		return x86asm.Inst{Op: x86asm.NOP}, len(endbr64)
-	}
-	inst, err := x86asm.Decode(b, 64)
-	if err != nil || inst.Len == 0 {
-		return x86asm.Inst{}, 1
-	}
-	return inst, inst.Len
-}
-
-// Straight decodes n instructions; those behind the end have no operation.
-func Straight(b []byte, n int) Path {
-	p := make(Path, n)
-	for i := range p {
-		var k int
-		p[i], k = Decode(b)
-		b = b[min(k, len(b)):]
+// Decode reads the first n instructions; fewer when there are no more.
+func (m *Machine) Decode(b []byte, at uint64, n int) Path {
+	var p Path
+	for inst := range m.instructions(b, at) {
+		if len(p) == n {
+			break
+		}
+		p = append(p, inst)
 	}
 	return p
 }
 
-// Load is a 64-bit read of memory at base+offset, by the instruction at index of the path.
-type Load struct {
-	Base   x86asm.Reg
+// Read is a 64-bit read of memory at base+offset, by the instruction at index of the path.
+type Read struct {
+	Base   Reg
 	Offset int64 // bytes
 	Index  int
 }
@@ -162,100 +200,41 @@ type Load struct {
 // LoadOf finds the read that gave a register the value that it has at the end of the path. ok is false when the value
 // came otherwise, or cannot be followed. Jumps into the path are not looked for: what is found is what holds when the
 // code ran in a straight line.
-func (p Path) LoadOf(r x86asm.Reg) (l Load, ok bool) {
+func (p Path) LoadOf(r Reg) (l Read, ok bool) {
 	for range maxCopies {
 		i := p.lastWrite(r)
-		if i < 0 || p[i].Op != x86asm.MOV || p[i].Args[0] != r {
-			return Load{}, false
+		if i < 0 {
+			return Read{}, false
 		}
-		switch from := p[i].Args[1].(type) {
-		case x86asm.Mem:
-			plain := from.Segment == 0 && from.Index == 0 && p[i].MemBytes == 8
-			return Load{Base: from.Base, Offset: Displacement(from), Index: i}, plain
-		case x86asm.Reg:
-			p, r = p[:i], from
+		switch inst := &p[i]; {
+		case inst.Op == Load && inst.Index == 0 && inst.Size == 8 && inst.To == r:
+			return Read{Base: inst.Base, Offset: inst.Offset, Index: i}, true
+		case inst.Op == Load && inst.Size == 16 && inst.Second == r:
+			return Read{Base: inst.Base, Offset: inst.Offset + 8, Index: i}, true
+		case inst.Op == Load && inst.Size == 16 && inst.To == r:
+			return Read{Base: inst.Base, Offset: inst.Offset, Index: i}, true
+		case inst.Op == Copy:
+			p, r = p[:i], inst.From
 		default:
-			return Load{}, false
+			return Read{}, false
 		}
 	}
-	return Load{}, false
+	return Read{}, false
 }
+
+// barriers end a straight line.
+var barriers = []Op{Jump, Return, Trap, Unknown}
 
 // lastWrite is the index of the last instruction that may write a register, -1 when there is none in the straight line
 // that ends the path.
-func (p Path) lastWrite(r x86asm.Reg) int {
+func (p Path) lastWrite(r Reg) int {
 	for i := len(p) - 1; i >= 0 && len(p)-i <= maxBackward; i-- {
-		switch inst := p[i]; {
-		case inst.Op == x86asm.JMP, inst.Op == x86asm.RET, inst.Op == x86asm.UD2, inst.Op == 0:
+		switch inst := &p[i]; {
+		case slices.Contains(barriers, inst.Op):
 			return -1
-		case Writes(inst, r):
+		case inst.Writes(r):
 			return i
 		}
 	}
 	return -1
 }
-
-// readOnly are the instructions whose first operand is not written.
-var readOnly = []x86asm.Op{x86asm.CMP, x86asm.TEST, x86asm.NOP, x86asm.PUSH, x86asm.BT, x86asm.UCOMISS, x86asm.UCOMISD}
-
-// implicit are the instructions that write registers which are not among their operands, or more than one operand.
-var implicit = []x86asm.Op{
-	x86asm.MUL, x86asm.DIV, x86asm.IDIV, x86asm.CWD, x86asm.CDQ, x86asm.CQO, x86asm.CBW, x86asm.CWDE, x86asm.CDQE,
-	x86asm.XCHG, x86asm.XADD, x86asm.CMPXCHG, x86asm.CMPXCHG8B, x86asm.CMPXCHG16B, x86asm.CPUID, x86asm.RDTSC,
-	x86asm.RDTSCP, x86asm.SYSCALL, x86asm.LEAVE, x86asm.MOVSB, x86asm.MOVSW, x86asm.MOVSD, x86asm.MOVSQ,
-	x86asm.STOSB, x86asm.STOSW, x86asm.STOSD, x86asm.STOSQ, x86asm.LODSB, x86asm.LODSW, x86asm.LODSD, x86asm.LODSQ,
-	x86asm.SCASB, x86asm.SCASW, x86asm.SCASD, x86asm.SCASQ, x86asm.CMPSB, x86asm.CMPSW, x86asm.CMPSD, x86asm.CMPSQ,
-}
-
-// calleeSaved keep their value over a call (System V x86-64 psABI, 3.2.1).
-var calleeSaved = []x86asm.Reg{x86asm.RBX, x86asm.RBP, x86asm.RSP, x86asm.R12, x86asm.R13, x86asm.R14, x86asm.R15}
-
-// Writes reports whether an instruction may change a 64-bit register; rather too often than too seldom.
-func Writes(inst x86asm.Inst, r x86asm.Reg) bool {
-	switch {
-	case inst.Op == x86asm.CALL:
-		return !slices.Contains(calleeSaved, r)
-	case inst.Op == x86asm.PUSH:
-		return r == x86asm.RSP
-	case inst.Op == x86asm.POP && r == x86asm.RSP:
-		return true
-	case slices.Contains(readOnly, inst.Op):
-		return false
-	case slices.Contains(implicit, inst.Op), inst.Op == x86asm.IMUL && inst.Args[1] == nil:
-		return !slices.Contains(calleeSaved, r) || inst.Op == x86asm.LEAVE || inst.Op == x86asm.XCHG || inst.Op == x86asm.XADD
-	}
-	written, ok := inst.Args[0].(x86asm.Reg)
-	return ok && wide(written) == r
-}
-
-// wide is the 64-bit register that a general register is part of; 0 for another register.
-func wide(r x86asm.Reg) x86asm.Reg {
-	switch {
-	case r >= x86asm.AL && r <= x86asm.BL:
-		return r - x86asm.AL + x86asm.RAX
-	case r >= x86asm.AH && r <= x86asm.BH:
-		return r - x86asm.AH + x86asm.RAX
-	case r >= x86asm.SPB && r <= x86asm.R15B:
-		return r - x86asm.SPB + x86asm.RSP
-	case r >= x86asm.AX && r <= x86asm.R15W:
-		return r - x86asm.AX + x86asm.RAX
-	case r >= x86asm.EAX && r <= x86asm.R15L:
-		return r - x86asm.EAX + x86asm.RAX
-	case r >= x86asm.RAX && r <= x86asm.R15:
-		return r
-	}
-	return 0
-}
-
-// Stored reports whether an instruction may write the memory at base+offset by that very name.
-func Stored(inst x86asm.Inst, l Load) bool {
-	m, ok := inst.Args[0].(x86asm.Mem)
-	if !ok || m.Base != l.Base || slices.Contains(readOnly, inst.Op) {
-		return false
-	}
-	at := Displacement(m)
-	return at > l.Offset-16 && at < l.Offset+8 // a store is at most a vector of 16 bytes
-}
-
-// Displacement is that of an operand. The decoder leaves one of 32 bits without its sign.
-func Displacement(m x86asm.Mem) int64 { return int64(int32(m.Disp)) }

@@ -5,9 +5,8 @@ package torchlayout
 import (
 	"strings"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 )
 
 // A node of the autograd graph shows what it saved as attributes: _saved_self, _saved_weight. Which field each of them
@@ -120,37 +119,29 @@ func (a *Attributes) Of(t *pyobject.Type, offset uint64) string {
 // with which the linker has merged it, is that one.
 func (a *Attributes) hasOperand(function, offset uint64) bool {
 	for range maxJumps {
-		end, ok := a.t.code.end(function)
+		machine, end, ok := a.t.code.function(function)
 		if !ok {
 			return false
 		}
 		b := make([]byte, min(end-function, maxGetter))
 		n, _ := a.t.im.ReadAt(b, function)
-		first, err := x86asm.Decode(b[:n], 64)
-		if to, ok := first.Args[0].(x86asm.Rel); err == nil && first.Op == x86asm.JMP && ok {
-			function += uint64(first.Len) + uint64(int64(to))
+		first := machine.Decode(b[:n], function, 1)
+		if len(first) == 1 && first[0].Op == machinecode.Jump && first[0].Target != 0 {
+			function = first[0].Target
 			continue
 		}
-		return codeHasOperand(b[:n], offset)
+		return codeHasOperand(machine, b[:n], offset)
 	}
 	return false
 }
 
-func codeHasOperand(code []byte, offset uint64) bool {
-	for len(code) > 0 {
-		inst, err := x86asm.Decode(code, 64)
-		if err != nil || inst.Len == 0 {
-			code = code[1:]
+func codeHasOperand(machine *machinecode.Machine, code []byte, offset uint64) bool {
+	for inst := range machine.Instructions(code, 0) {
+		if inst.Base == 0 || inst.Base == machine.Stack || !inst.InMemory && inst.Op != machinecode.Add {
 			continue
 		}
-		code = code[inst.Len:]
-		for _, arg := range inst.Args {
-			m, isMemory := arg.(x86asm.Mem)
-			i, isNumber := arg.(x86asm.Imm)
-			if isMemory && m.Base != x86asm.RIP && m.Base != x86asm.RSP && uint64(m.Disp) == offset ||
-				isNumber && inst.Op == x86asm.ADD && uint64(i) == offset {
-				return true
-			}
+		if uint64(inst.Offset) == offset || inst.Second != 0 && uint64(inst.Offset)+8 == offset {
+			return true
 		}
 	}
 	return false

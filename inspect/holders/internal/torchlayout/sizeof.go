@@ -3,8 +3,7 @@
 package torchlayout
 
 import (
-	"golang.org/x/arch/x86/x86asm"
-
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -13,6 +12,7 @@ import (
 // passes the size to operator delete
 //
 //	mov $0x328,%esi ; ... ; jmp operator delete(void*, unsigned long)
+//	mov x1, 0x330 ; ... ; br x16
 //
 // (C++14, sized deallocation). What malloc gave is a little larger, and what is behind the object there is old. On macOS malloc is asked
 // (malloc.go).
@@ -66,26 +66,24 @@ func (n *Objects) classSizes(c *class) []uint64 {
 
 // sizedDeletes appends the numbers that a function passes as second argument to the functions that it calls.
 func (n *Objects) sizedDeletes(out []uint64, function uint64) []uint64 {
-	end, ok := n.code.end(function)
+	machine, end, ok := n.code.function(function)
 	if !ok || end-function > maxDestructor {
 		return out
 	}
 	b := make([]byte, end-function)
 	got, _ := n.im.ReadAt(b, function)
+	return secondArguments(out, machine, b[:got])
+}
+
+// secondArguments appends the numbers that code passes as second argument to what it calls.
+func secondArguments(out []uint64, machine *machinecode.Machine, code []byte) []uint64 {
 	pending, left := uint64(0), 0
-	for code := b[:got]; len(code) > 0; {
-		inst, err := x86asm.Decode(code, 64)
-		if err != nil || inst.Len == 0 {
-			code = code[1:]
-			continue
-		}
-		code = code[inst.Len:]
+	for inst := range machine.Instructions(code, 0) {
 		left--
-		imm, isNumber := inst.Args[1].(x86asm.Imm)
 		switch {
-		case inst.Op == x86asm.MOV && inst.Args[0] == x86asm.ESI && isNumber:
-			pending, left = uint64(imm), sizedCall
-		case (inst.Op == x86asm.CALL || inst.Op == x86asm.JMP) && left > 0:
+		case inst.Op == machinecode.Constant && inst.To == machine.Arguments[1]:
+			pending, left = inst.Value, sizedCall
+		case (inst.Op == machinecode.Call || inst.Op == machinecode.Jump) && left > 0:
 			out = append(out, pending)
 			left = 0
 		}
@@ -111,10 +109,10 @@ type codeFile struct {
 	bias uint64
 }
 
-// end is where the function at an address ends, by its library's frame descriptions.
-func (c *Code) end(addr uint64) (uint64, bool) {
+// function returns the machine of the function at an address, and where it ends, by its library's frame descriptions.
+func (c *Code) function(addr uint64) (machine *machinecode.Machine, end uint64, ok bool) {
 	if c == nil {
-		return 0, false
+		return nil, 0, false
 	}
 	for i := range c.maps {
 		m := &c.maps[i]
@@ -123,12 +121,13 @@ func (c *Code) end(addr uint64) (uint64, bool) {
 		}
 		f := c.open(m)
 		if f == nil {
-			return 0, false
+			return nil, 0, false
 		}
+		machine := machinecode.For(f.Machine())
 		start, end, ok := f.Frames().Bounds(addr - f.bias)
-		return end + f.bias, ok && start+f.bias == addr
+		return machine, end + f.bias, ok && machine != nil && start+f.bias == addr
 	}
-	return 0, false
+	return nil, 0, false
 }
 
 // open opens a library's file; nil when it cannot be read.
