@@ -23,7 +23,7 @@ const (
 	nodeBytes, maxBranches = 0x200, 512
 	// maxOfClass is the maximum number of ways of one class.
 	maxOfClass = 4
-	maxAddress = 1 << 47 // above all memory of a process on x86-64 and arm64
+	maxAddress = 1 << 48 // above all memory of a process on x86-64 and arm64
 )
 
 // isPointer reports whether a word can be the address of an object.

@@ -25,14 +25,14 @@ const (
 	PageSize  = 1 << PageShift
 )
 
-// MaxAddress is above all addresses that a process maps unless it asks for more (47 bits; x86-64, mm.rst).
+// MaxAddress is above all addresses that a process maps unless it asks for more (47 bits on x86-64, mm.rst; 48 on arm64, memory.rst).
 const MaxAddress = topSpans << spanShift
 
 const (
 	// spanShift is the size of what one part of Leaves covers: 1 GiB.
 	spanShift = 30
-	// topSpans covers 47 bits of addresses, all that a process maps unless it asks for more (x86-64, mm.rst).
-	topSpans = 1 << (47 - spanShift)
+	// topSpans covers 48 bits of addresses.
+	topSpans = 1 << (48 - spanShift)
 	// farPages bounds what is read beside the copy, on demand: read-only data of libraries, mostly.
 	farPages = 1 << 15
 	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.

@@ -13,7 +13,7 @@ const (
 
 // pageTable maps pages to numbers, as processors do.
 //
-//	 46        34        23        12         0
+//	 47        34        23        12         0
 //	| branch    | leaf    | page    | offset   |
 type pageTable struct {
 	top   [branches]*[1 << branchBits]*[1 << leafBits]uint32

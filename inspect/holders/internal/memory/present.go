@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -49,28 +50,29 @@ func PresentRuns(p *process.Process, regions []Region) (runs []Run, notes []stri
 			continue
 		}
 		budget -= r.End - r.Start
-		runs = appendRuns(runs, f, r, buffer)
+		runs = appendRuns(runs, f, r, buffer, uint64(os.Getpagesize()))
 	}
 	return runs, notes, nil
 }
 
-// appendRuns adds the runs of a region. A part of the pagemap that cannot be read counts as not present: it was unmapped.
-func appendRuns(runs []Run, pagemap *os.File, r Region, buffer []byte) []Run {
+// appendRuns adds the runs of a region. The pagemap has an entry for each page of the kernel, which is one of ours or more. A part of it
+// that cannot be read counts as not present: it was unmapped.
+func appendRuns(runs []Run, pagemap io.ReaderAt, r Region, buffer []byte, kernelPage uint64) []Run {
 	for at := r.Start; at < r.End; {
-		n := min((r.End-at)>>PageShift, uint64(len(buffer)/pagemapEntry))
-		got, _ := pagemap.ReadAt(buffer[:n*pagemapEntry], int64(at>>PageShift*pagemapEntry))
+		n := min((r.End-at)/kernelPage, uint64(len(buffer)/pagemapEntry))
+		got, _ := pagemap.ReadAt(buffer[:n*pagemapEntry], int64(at/kernelPage*pagemapEntry))
 		for i := range uint64(got / pagemapEntry) {
 			if binary.LittleEndian.Uint64(buffer[i*pagemapEntry:])&pagemapPresent == 0 {
 				continue
 			}
-			addr := at + i<<PageShift
+			addr := at + i*kernelPage
 			if last := len(runs) - 1; last >= 0 && runs[last].Addr+runs[last].Pages<<PageShift == addr {
-				runs[last].Pages++
+				runs[last].Pages += kernelPage >> PageShift
 			} else {
-				runs = append(runs, Run{addr, 1})
+				runs = append(runs, Run{addr, kernelPage >> PageShift})
 			}
 		}
-		at += n << PageShift
+		at += n * kernelPage
 	}
 	return runs
 }
