@@ -284,10 +284,11 @@ func growsInside(part string) bool {
 // suspended returns the container of generators or coroutines whose frames lead to the blocks; empty: none.
 func suspended(e *Evidence) string {
 	kept, rest, ok := strings.Cut(e.Holder, waiting)
-	if !ok || !Named(e.Holder) || !varies(kept) || holdsGraph(e.Holder) || growsInside(rest) {
+	set, _, isSet := strings.Cut(kept, "{") // of asyncio's tasks
+	if !ok || !Named(e.Holder) || !isSet && !varies(kept) || holdsGraph(e.Holder) || growsInside(rest) {
 		return ""
 	}
-	return variableOf(kept)
+	return variableOf(set)
 }
 
 // keeper returns the dictionary or set that keeps the objects which lead to the blocks as its keys or elements; empty: none.

@@ -518,3 +518,12 @@ func TestCached(t *testing.T) {
 		require.Equal(t, want+smaller, sayCached(&e))
 	}
 }
+
+// TestTasks: the calls that asyncio's tasks suspend are in a set.
+func TestTasks(t *testing.T) {
+	const holder = "a.py:9 main() local server.running{Task}._coro suspended a.py:67 generate() local keys"
+	text := Text(&Evidence{Layer: event.LayerAllocator, Holder: holder})
+	require.Contains(t, text, "server.running keeps suspended calls, with the variables of their frames: close() or cancel()")
+	require.Equal(t, "a.py:9 main() local server.running{Task}._coro", SuspendedCalls(holder))
+	require.Empty(t, SuspendedCalls("a.py:9 main() local kept[0..9]"))
+}

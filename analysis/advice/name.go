@@ -31,6 +31,15 @@ var position = regexp.MustCompile(`\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\[
 // varying matches several keys, or several positions.
 var varying = regexp.MustCompile(`^\[(\*|.*\.\..*|\d+ keys.*|\d+ of .*|-?\d+(, -?\d+)+|'.*', '.*|'.*\*')\]$`)
 
+// SuspendedCalls returns the part of a name that ends with suspended calls, whose variables lead to the blocks; empty: none do.
+func SuspendedCalls(holder string) string {
+	calls, _, ok := strings.Cut(holder, waiting)
+	if !ok {
+		return ""
+	}
+	return calls
+}
+
 // Named reports whether a name is a variable of the program, which Python code can reach.
 func Named(holder string) bool {
 	if holder == "" || strings.HasPrefix(holder, nativeRoot) || IsGarbage(holder) || IsOwnHook(holder) {

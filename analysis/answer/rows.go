@@ -100,12 +100,22 @@ func (g *grouping) readOf(e *view.Row) string {
 	key := g.in.Read.Key(site(e), e.Call())
 	read := g.in.Read.Get(key)
 	switch part := float64(g.sums[key]) / float64(read.Bytes); {
-	case read.Holder == "" || part < leftOf:
+	case read.Holder == "" || part < leftOf || g.isOther(read.Holder, e):
 		return ""
 	case part > 1/leftOf: // there are more elements now
 		return varpath.Loose(read.Holder)
 	}
 	return read.Holder
+}
+
+// isOther reports whether a variable holds gradients, parameters or an optimizer's state, and an entry is for something else: a line can
+// allocate both.
+func (g *grouping) isOther(holder string, e *view.Row) bool {
+	c := phases.Category(g.in.Facts[holder].Category)
+	if strings.HasSuffix(holder, ".grad") {
+		c = phases.Gradients
+	}
+	return known[c] && e.Category != "" && e.Category != string(phases.NoCategory) && e.Category != string(c)
 }
 
 // site returns the name of an entry's line, as findings and scans use it.

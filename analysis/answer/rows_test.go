@@ -522,3 +522,20 @@ func TestGarbageReadings(t *testing.T) {
 		},
 	}, g.Figures())
 }
+
+// TestReadOfAnotherPurpose: what holds a line's gradients, parameters or optimizer's state names nothing that the line allocates for
+// something else.
+func TestReadOfAnotherPurpose(t *testing.T) {
+	of := func(line int, bytes int64, category phases.Category) view.Row {
+		e := entry(line, bytes)
+		e.Category = string(category)
+		return e
+	}
+	in := &Input{
+		Read:  readOf(map[string]string{"a.py:1": "model.*.grad", "a.py:2": "opt.state", "a.py:3": "kept"}),
+		Facts: map[string]advice.Facts{"opt.state": {Category: string(phases.OptimizerState)}},
+	}
+	rows, _, _ := rowsOf(in, of(1, 500, phases.Temporary), of(2, 400, phases.Activations), of(3, 300, phases.Activations),
+		of(2, 200, phases.NoCategory))
+	require.Equal(t, []string{"", "", "kept", "opt.state"}, []string{rows[0].Holder, rows[1].Holder, rows[2].Holder, rows[3].Holder})
+}

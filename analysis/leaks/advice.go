@@ -26,6 +26,7 @@ type proof struct {
 	filled          bool // Finding.hasFilled
 	inference       bool // no backward pass or optimizer ran
 	tensorKeys      bool // Finding.hasTensorKeys
+	calls           bool // another finding shows that the suspended calls that hold its blocks become more
 }
 
 // Advice returns what to do if the pattern of the finding is proved; otherwise "".
@@ -34,7 +35,7 @@ func (f *Finding) Advice() string {
 		Layer: f.Layer, Allocator: f.Device.Allocator(), Holder: f.Holder, Facts: f.proof.facts, Signs: f.proof.signs, Together: f.proof.together,
 		Nodes: f.proof.nodes, Outside: f.proof.outside, Grew: f.proof.grew, Calls: f.Graph, Phase: f.Phase, UsualEnd: f.UsualEnd,
 		Inference: f.proof.inference, TensorKeys: f.proof.tensorKeys,
-		Longer: f.Blocks == 0 && f.Requested > 0,
+		Longer: f.Blocks == 0 && f.Requested > 0 && !f.proof.calls,
 		Unfit:  f.Bound() != nil, // one that fits is no finding: see Report.filling
 	}
 	if f.Kind == Leak && f.Blocks > 0 {
@@ -131,8 +132,24 @@ func (f *Finding) gets() varpath.Growth {
 // leastGets is the least number of elements of a container of which one reading tells that it gets more.
 const leastGets = 10
 
+// moreCalls marks findings whose blocks are held by suspended calls of which another finding shows that they become more: it has more
+// blocks with each.
+func moreCalls(all []Finding) {
+	more := map[string]bool{}
+	for i := range all {
+		if f := &all[i]; f.Blocks > 0 {
+			more[advice.SuspendedCalls(f.Holder)] = true
+		}
+	}
+	for i := range all {
+		calls := advice.SuspendedCalls(all[i].Holder)
+		all[i].proof.calls = calls != "" && more[calls]
+	}
+}
+
 // prove collects the evidence for advice.
 func (d *detector) prove(all []Finding, source steps.Source, o *Options) {
+	moreCalls(all)
 	together, inference := advice.Signs(0), len(all) > 0 && !d.trains(source)
 	for i := range all {
 		f := &all[i]

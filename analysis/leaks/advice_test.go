@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 // TestByNodes: nodes of autograd must save half of what is known of a finding's own sites.
@@ -26,4 +28,18 @@ func TestByNodes(t *testing.T) {
 	} {
 		require.Equal(t, c.want, f.byNodes(c.all), name)
 	}
+}
+
+// TestMoreCalls: tensors that suspended calls lengthen are of more calls if something else of these calls becomes more.
+func TestMoreCalls(t *testing.T) {
+	of := func(blocks float64, local string) Finding {
+		const calls = "server.running{Task}._coro suspended a.py:6 f() local "
+		return Finding{Layer: event.LayerAllocator, Requested: 512, Blocks: blocks, Holder: calls + local}
+	}
+	all := []Finding{of(0, "keys"), of(1, "logits")}
+	moreCalls(all)
+	require.Contains(t, all[0].Advice(), "keeps suspended calls")
+	alone := []Finding{of(0, "keys"), {Blocks: 1, Holder: "kept[0..9]"}}
+	moreCalls(alone)
+	require.NotContains(t, alone[0].Advice(), "suspended")
 }

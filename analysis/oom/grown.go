@@ -39,6 +39,7 @@ type Growth struct {
 	Phase  phases.Phase
 	Signs  advice.Signs // the signs of its stacks
 	Made   int          // blocks that its stacks have allocated in the failing step, with those that were freed again
+	From   uint64       // time since which they were allocated, CLOCK_BOOTTIME nanoseconds
 	heap.Count
 }
 
@@ -150,7 +151,7 @@ func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 		name := f.in.Trace.SiteName(&b)
 		g := sites[name]
 		if g == nil {
-			g = &Growth{Site: name, Holder: view.NoHolder, Phase: f.in.Trace.Phase(b.Stack)}
+			g = &Growth{Site: name, Holder: view.NoHolder, Phase: f.in.Trace.Phase(b.Stack), From: from}
 			sites[name] = g
 		}
 		g.Count = g.Plus(heap.CountOf(b.Size, b.Requested))
@@ -211,8 +212,11 @@ func (c *Case) setFill(rows []Growth) {
 	c.hold(&c.Fill)
 }
 
-// hold sets the holder of most blocks of a line.
+// hold sets the holder of most blocks of a line. A reading from before they were allocated found other blocks of that line.
 func (c *Case) hold(g *Growth) {
+	if c.HeldAt < g.From {
+		return
+	}
 	for i := range c.Top {
 		if t := &c.Top[i]; t.Site == g.Site && t.Holder != view.NoHolder && t.Bytes > g.Held {
 			g.Holder, g.Held = t.Holder, t.Bytes

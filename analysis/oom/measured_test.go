@@ -297,3 +297,13 @@ func TestSpread(t *testing.T) {
 		require.Equal(t, tt.want > 0, c.Spread.Places > 0, name)
 	}
 }
+
+// TestHold: what a reading found of a line names the line's newer blocks only if it was made after the first of them.
+func TestHold(t *testing.T) {
+	c := &Case{HeldAt: 10, Top: []Holding{{Site: "a.py:1", Holder: "model.weight", Count: heap.Count{Objects: 8, Bytes: 80}}}}
+	for from, want := range map[uint64]string{0: "model.weight", 10: "model.weight", 11: view.NoHolder} {
+		g := Growth{Site: "a.py:1", Holder: view.NoHolder, From: from, Count: heap.Count{Objects: 8, Bytes: 80}}
+		c.hold(&g)
+		require.Equal(t, want, g.Holder, from)
+	}
+}

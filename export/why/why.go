@@ -417,6 +417,9 @@ func allocatedText(c *oom.Case) string {
 // leakText describes growth, and what of it is there.
 func leakText(c *oom.Case) string {
 	kind := "a leak"
+	if !slices.ContainsFunc(c.Findings, func(f leaks.Finding) bool { return f.Blocks > 0 }) {
+		kind = "growth" // of tensors that the program replaces by longer ones
+	}
 	if b := c.Findings[0].Bound(); b != nil && !b.Cache {
 		kind = "growth up to a bound that the device has no room for"
 	}
