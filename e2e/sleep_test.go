@@ -44,20 +44,29 @@ func TestSleep(t *testing.T) {
 	}
 }
 
+// TestSleepLate attaches when the model is loaded: the reservations of the segments' addresses were not seen, and each sleep is.
+func TestSleepLate(t *testing.T) {
+	const smallSegment = 2 << 20 // of the one tensor that is not the server's
+	p, c := serve(t, []string{"PYTHONPATH=" + installed(t, memorySaver, "--no-deps")}, "torch", "late")
+	stages := stagesOf(t, p)
+	require.Len(t, stages, 12)
+	for i, got := range replayStages(t, filepath.Join(c.out(), traceFile), stages) {
+		want, s := uint64(0), &stages[i]
+		if s.name == "asleep" || s.name == "held" {
+			want = stages[2].reserved - smallSegment
+		}
+		require.Equal(t, want, got.asleep.Segments, "%d, %s", i, s.name)
+	}
+	screen := joinedLines(c.stdout.String())
+	require.Contains(t, screen, "asleep 4 times, now since")
+	require.Contains(t, screen, "at least 24.0 MiB more each time")
+	require.NotContains(t, screen, "in use at the peak")
+}
+
 // checkSleep records server.py with a saver, compares the recording with what it printed, and returns that and the first screen.
 func checkSleep(t *testing.T, saver string, environment []string) ([]serverStage, string) {
 	t.Helper()
-	dir := t.TempDir()
-	program, err := os.ReadFile(workload("server.py"))
-	require.NoError(t, err)
-	script := filepath.Join(dir, "vllm", "worker.py") // its functions have the names of vLLM's
-	require.NoError(t, os.Mkdir(filepath.Dir(script), 0o700))
-	require.NoError(t, os.WriteFile(script, program, 0o600))
-	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), script, dir, saver).ready(t)
-	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
-	p.release(t)
-	p.done(t)
-	c.interrupt(t)
+	p, c := serve(t, environment, saver)
 	stages := stagesOf(t, p)
 	names := []string{"start", "loaded", "profiled", "cached", "captured", "asleep", "awake", "asleep", "awake", "asleep", "awake", "held"}
 	require.Len(t, stages, len(names))
@@ -84,6 +93,23 @@ func checkSleep(t *testing.T, saver string, environment []string) ([]serverStage
 	}
 	require.NotContains(t, screen, "in use at the peak", "nothing counts twice when it is awake again")
 	return stages, screen
+}
+
+// serve records server.py until its last sleep.
+func serve(t *testing.T, environment []string, args ...string) (*target, *command) {
+	t.Helper()
+	dir := t.TempDir()
+	program, err := os.ReadFile(workload("server.py"))
+	require.NoError(t, err)
+	script := filepath.Join(dir, "vllm", "worker.py") // its functions have the names of vLLM's
+	require.NoError(t, os.Mkdir(filepath.Dir(script), 0o700))
+	require.NoError(t, os.WriteFile(script, program, 0o600))
+	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), append([]string{script, dir}, args...)...).ready(t)
+	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
+	p.release(t)
+	p.done(t)
+	c.interrupt(t)
+	return p, c
 }
 
 func stagesOf(t *testing.T, p *target) (out []serverStage) {

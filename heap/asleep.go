@@ -29,7 +29,8 @@ type Asleep struct {
 func (h *Heap) putToSleep(p *process, u *undoRecord) {
 	for _, m := range u.mappings {
 		r := p.spaces[spaceKey{event.LayerVirtual, event.ObjectMemory}][m.addr]
-		if o := m.behind; o != nil && o.segment && r != nil && r.size == m.size {
+		before, _ := p.slept.Find(m.addr) // its reservation may be from before the attach
+		if o := m.behind; o != nil && o.segment && (r != nil && r.size == m.size || before.End == m.addr+m.size) {
 			p.asleep.Add(ranges.Range{Start: m.addr, End: m.addr + m.size, Device: h.key(o).device})
 		}
 	}
@@ -47,17 +48,18 @@ func (h *Heap) wake(p *process, m *mapping) bool {
 		return false
 	}
 	h.markSegment(m.behind, woken[0].Device)
+	p.slept.Add(ranges.Range{Start: m.addr, End: m.addr + m.size, Device: woken[0].Device})
 	return true
 }
 
 // forgetAsleep removes the segments at addresses that were freed or are used for other memory.
 func (p *process) forgetAsleep(addr, size uint64) {
-	r, ok := p.asleep.Find(addr)
-	switch {
-	case size != event.Unknown:
-		p.asleep.Cut(addr, addr+size)
-	case ok:
-		p.asleep.Cut(addr, r.End)
+	for _, l := range []*ranges.List{&p.asleep, &p.slept} {
+		end := addr + size
+		if r, _ := l.Find(addr); size == event.Unknown {
+			end = max(addr, r.End)
+		}
+		l.Cut(addr, end)
 	}
 }
 

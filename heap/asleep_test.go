@@ -132,6 +132,13 @@ func TestSegmentsFromBeforeSleep(t *testing.T) {
 	require.True(t, r.SegmentsProved)
 	require.Zero(t, r.SegmentsAdded, "they are no memory")
 	require.Equal(t, slept{2 * sleepUnit, 2 * mib, 0, 0, 2 * sleepUnit}, sleptOf(h))
-	apply(h, wakeAt(8*mib, 1)...)
-	require.Equal(t, slept{sleepUnit, mib, sleepUnit, 0, 2 * sleepUnit}, sleptOf(h))
+	for handle := range uint64(3) { // the reservations were not seen
+		apply(h, wakeAt(8*mib, handle+1)...)
+		require.Equal(t, slept{sleepUnit, mib, sleepUnit, 0, 2 * sleepUnit}, sleptOf(h))
+		h = copyOf(t, h)
+		apply(h, sleepAt(8*mib, handle+1)...)
+		require.Equal(t, slept{2 * sleepUnit, 2 * mib, 0, 0, 2 * sleepUnit}, sleptOf(h))
+	}
+	apply(h, addresses(event.KindFree, 8*mib, event.Unknown))
+	require.Equal(t, slept{sleepUnit, mib, 0, 0, sleepUnit}, sleptOf(h))
 }

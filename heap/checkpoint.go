@@ -149,7 +149,7 @@ func (s *checkpoint) all() {
 // stateVersion returns the oldest version that has all of a heap, so that older versions of gputrace can read the state.
 func (h *Heap) stateVersion() int {
 	for _, p := range h.processes {
-		if len(p.asleep) > 0 {
+		if len(p.asleep)+len(p.slept) > 0 {
 			return stateVersion
 		}
 	}
@@ -166,6 +166,7 @@ func (s *checkpoint) asleep(pid *uint32, v **process) {
 		*v = s.heap.process(*pid)
 	}
 	(*v).asleep.Code(s.Codec)
+	(*v).slept.Code(s.Codec)
 }
 
 // moments restores which sites changed since their peak. It runs after the accounts, which own the peaks.

@@ -23,6 +23,7 @@ type process struct {
 	unclaimed []span
 	torch     bool
 	asleep    ranges.List // segments without memory
+	slept     ranges.List // segments that had none before, and have some
 
 	accounts        []*account              // of its caching allocators
 	contexts        map[uint64]event.Device // seen in use, with their devices

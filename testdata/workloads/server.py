@@ -1,9 +1,9 @@
 """A server of language models in miniature, whose weights and cache can sleep: vLLM's worker in shape, on the real allocators.
 
-    server.py FOLDER SAVER      SAVER: torch or preload, the modes of torch_memory_saver; cumem, vLLM's; plain
+    server.py FOLDER SAVER [late]    SAVER: torch or preload, the modes of torch_memory_saver; cumem, vLLM's; plain
 
 It waits for the file "go" in the folder, loads weights, runs a profile, makes the KV cache, captures a graph and serves; then it sleeps and
-wakes three times, sleeps once more and waits for "hold". After each stage it prints
+wakes three times, sleeps once more and waits for "hold". With "late" it waits when it has captured the graph. After each stage it prints
 
     STAGE NAME BOOTTIME DEVICE ALLOCATED RESERVED
 
@@ -20,6 +20,7 @@ import torch
 
 HIDDEN = 2048
 folder, saver = sys.argv[1:3]
+late = sys.argv[3:] == ["late"]
 
 
 class Plain:
@@ -142,9 +143,16 @@ def serve(requests):
 
 memory = {"plain": Plain, "cumem": CuMem}.get(saver, lambda: Saver(saver))()
 first = torch.zeros(1, device="cuda")
-print("READY", os.getpid(), flush=True)
-wait("go")
-stage("start")
+
+
+def begin():
+    print("READY", os.getpid(), flush=True)
+    wait("go")
+    stage("start")
+
+
+if not late:
+    begin()
 with memory.region("weights"):
     model = load_model()
 stage("loaded")
@@ -156,6 +164,8 @@ with memory.region("kv_cache"):
 stage("cached")
 graphs = capture_model()
 stage("captured")
+if late:
+    begin()
 kept = []
 serve(20)
 for i in range(3):
