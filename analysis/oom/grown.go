@@ -40,6 +40,7 @@ type Growth struct {
 	Signs  advice.Signs // the signs of its stacks
 	Made   int          // blocks that its stacks have allocated in the failing step, with those that were freed again
 	From   uint64       // time since which they were allocated, CLOCK_BOOTTIME nanoseconds
+	Copy   bool         // the blocks have the sizes of parameters that the line made before, and that are still in use
 	heap.Count
 }
 
@@ -130,6 +131,7 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	}
 	if from, _, ok := f.in.Steps.Span(c.Step); ok && c.Step > 0 && c.Healthy != event.Unknown {
 		c.setLargestGrowth(f.bySite(c, h, from), c.Healthy)
+		f.setCopy(c, h)
 		return
 	}
 	if c.Since > 0 {
@@ -167,6 +169,54 @@ func (f *follower) bySite(c *Case, h *heap.Heap, from uint64) []Growth {
 		rows = append(rows, *g)
 	}
 	return rows
+}
+
+const (
+	// copyShare is the share of a line's bytes that must have a block of the same size from before for it to be a copy.
+	copyShare = 0.95
+	// copySizes is the least number of different sizes of a copy: layers of a model have several, where a list of results has one.
+	copySizes = 2
+)
+
+// setCopy finds out whether the growth of the failing step is a second copy of a model: while a model is made, a line made blocks of the
+// sizes of older ones of its own, which are parameters.
+func (f *follower) setCopy(c *Case, h *heap.Heap) {
+	g, parameters := &c.Grown, uint64(0)
+	for i := range c.Top {
+		if t := &c.Top[i]; t.Site == g.Site && t.Category == phases.Parameters {
+			parameters += t.Bytes
+		}
+	}
+	if c.Phase != phases.Setup || g.Site == "" || float64(parameters) < copyShare*float64(g.Bytes) {
+		return
+	}
+	var older, newer []uint64
+	for b := range h.Blocks() {
+		switch {
+		case !f.has(c, &b) || f.in.Trace.SiteName(&b) != g.Site:
+		case b.Time < g.From:
+			older = append(older, b.Size)
+		default:
+			newer = append(newer, b.Size)
+		}
+	}
+	g.Copy = copies(older, newer)
+}
+
+// copies reports whether blocks of some sizes are a copy of older ones.
+func copies(older, newer []uint64) bool {
+	left, sizes := map[uint64]int{}, map[uint64]bool{}
+	for _, size := range older {
+		left[size]++
+	}
+	var same, all uint64
+	for _, size := range newer {
+		all += size
+		if left[size]--; left[size] >= 0 {
+			sizes[size], same = true, same+size
+		}
+	}
+	return len(sizes) >= copySizes && float64(same) >= copyShare*float64(all)
 }
 
 // joinedNear: the blocks of a line are those that a request joins if their sizes add up to what it asks for, but for 1/joinedNear.

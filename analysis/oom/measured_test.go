@@ -307,3 +307,22 @@ func TestHold(t *testing.T) {
 		require.Equal(t, want, g.Holder, from)
 	}
 }
+
+// TestCopies: a second model has blocks of the sizes of the first, once each; results of one size are none.
+func TestCopies(t *testing.T) {
+	model := []uint64{512, 1 << 20, 4 << 20, 1 << 20, 4 << 20, 512}
+	for name, c := range map[string]struct {
+		older, newer []uint64
+		want         bool
+	}{
+		"a copy":         {model, model, true},
+		"a part of one":  {model, model[:4], true},
+		"a second part":  {model[:4], model, false},
+		"another model":  {model, []uint64{2 << 20, 8 << 20}, false},
+		"equal results":  {[]uint64{512, 512, 512}, []uint64{512, 512}, false},
+		"the first":      {nil, model, false},
+		"nothing is new": {model, nil, false},
+	} {
+		require.Equal(t, c.want, copies(c.older, c.newer), name)
+	}
+}

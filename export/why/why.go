@@ -584,6 +584,10 @@ func withinText(c *oom.Case) (text string) {
 	blocks := table.Plural(g.Objects, "block")
 	text = fmt.Sprintf("%s %s has allocated %s that are still in use, %s", withinWhat(c), line(g.Site), blocks, table.Bytes(g.Bytes))
 	text += heldText(g)
+	if g.Copy {
+		return text + ". They have the sizes of parameters that this line made before, which are still in use: a second copy. Use the first " +
+			"one, or delete it before"
+	}
 	if advice := c.Advice(); advice != "" {
 		text += ". " + advice
 	}
