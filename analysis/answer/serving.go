@@ -4,6 +4,7 @@ package answer
 
 import (
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
@@ -18,13 +19,29 @@ type Serving struct {
 	Other       int64
 }
 
-// servingOf returns the division of rows that add up to the memory of a moment; nil: none of them is a cache of keys and values.
+// servingOf returns the division of rows that add up to the memory of a moment; nil: none of them is a cache of keys and values, or the
+// program trains a model. Memory from before the attach, whose call is not known, is for what the newer memory of its holder is for.
 func servingOf(rows []view.Row) *Serving {
 	var s Serving
+	caches := map[string]int64{} // bytes by holder, less those of other categories
+	for i := range rows {
+		r := &rows[i]
+		switch c := phases.Category(r.Category); {
+		case c == phases.Gradients, c == phases.OptimizerState:
+			return nil
+		case c == phases.KVCache:
+			caches[knownHolder(r.Holder)] += r.Bytes
+		case r.Name != stacks.BeforeAttach:
+			caches[knownHolder(r.Holder)] -= r.Bytes
+		}
+	}
+	delete(caches, "")
 	for i := range rows {
 		r := &rows[i]
 		part := &s.Other
 		switch c := phases.Category(r.Category); {
+		case r.Name == stacks.BeforeAttach && caches[r.Holder] > 0 && (c == phases.NoCategory || c == ""):
+			part = &s.Cache
 		case c == phases.Parameters:
 			part = &s.Weights
 		case c == phases.KVCache:

@@ -8,30 +8,40 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
+// TestServing: the parts add up to what is in use; a program that trains, or has no cache of keys and values, has none.
 func TestServing(t *testing.T) {
-	rows := make([]view.Row, 0, len(phases.Categories)+1)
+	torch, all := event.LayerAllocator.String(), int64(0)
+	var rows []view.Row
+	bits := map[phases.Category]int64{}
 	for i, c := range phases.Categories {
-		rows = append(rows, view.Row{Layer: event.LayerAllocator.String(), Category: string(c), Bytes: 1 << i})
-	}
-	bits := func(of ...phases.Category) (sum int64) {
-		for i, c := range phases.Categories {
-			for _, one := range of {
-				if c == one {
-					sum += 1 << i
-				}
-			}
+		if c == phases.Gradients || c == phases.OptimizerState {
+			continue
 		}
-		return sum
+		bits[c] = 1 << i
+		rows = append(rows, view.Row{Layer: torch, Category: string(c), Bytes: 1 << i})
 	}
-	rows = append(rows, view.Row{Layer: event.LayerDevice.String(), Category: string(phases.Workspace), Bytes: 1 << 20})
-	require.Equal(t, &Serving{
-		Weights: bits(phases.Parameters), Cache: bits(phases.KVCache), Graphs: bits(phases.Graphs), Outside: 1 << 20,
-		Activations: bits(phases.Activations, phases.Inputs, phases.Temporary),
-		Other:       bits(phases.Gradients, phases.OptimizerState, phases.Workspace, phases.NoCategory),
-	}, servingOf(rows))
-	require.Nil(t, servingOf(rows[:2]), "it has no cache of keys and values")
+	rows = append(rows,
+		view.Row{Layer: event.LayerDevice.String(), Category: string(phases.Workspace), Bytes: 1 << 20},
+		view.Row{Layer: torch, Name: "chat.py:11", Holder: "chat.sessions", Category: string(phases.KVCache), Bytes: 1 << 21},
+		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: "chat.sessions", Bytes: 1 << 22},
+		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: "chat.history", Bytes: 1 << 23},
+		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: view.NoHolder, Bytes: 1 << 24},
+	)
+	for i := range rows {
+		all += rows[i].Bytes
+	}
+	s := servingOf(rows)
+	want := &Serving{
+		Weights: bits[phases.Parameters], Cache: bits[phases.KVCache] + 1<<21 + 1<<22, Graphs: bits[phases.Graphs], Outside: 1 << 20,
+		Activations: bits[phases.Activations] + bits[phases.Inputs] + bits[phases.Temporary],
+	}
+	want.Other = all - want.Weights - want.Cache - want.Graphs - want.Outside - want.Activations
+	require.Equal(t, want, s)
+	require.Nil(t, servingOf(rows[:1]), "it has no cache of keys and values")
+	require.Nil(t, servingOf(append(rows, view.Row{Layer: torch, Category: string(phases.Gradients), Bytes: 1})), "it trains")
 }
