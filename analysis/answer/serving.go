@@ -23,7 +23,7 @@ type Serving struct {
 // program trains a model. Memory from before the attach, whose call is not known, is for what the newer memory of its holder is for.
 func servingOf(rows []view.Row) *Serving {
 	var s Serving
-	caches := map[string]int64{} // bytes by holder, less those of other categories
+	caches := map[string]int64{} // bytes by holder, less what is for something else
 	for i := range rows {
 		r := &rows[i]
 		switch c := phases.Category(r.Category); {
