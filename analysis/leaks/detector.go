@@ -118,7 +118,8 @@ type detector struct {
 	// unsized has the live PyTorch blocks that are counted by block size: their requested bytes can become known before
 	// they are freed.
 	unsized  map[heap.BlockKey]bool
-	held     heldSites // nil: not known
+	held     heldSites       // nil: not known
+	turning  map[string]bool // lines whose blocks may come and go: see turnsOver
 	level    *level
 	slopes   slopes
 	turnover *turnover

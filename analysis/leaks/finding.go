@@ -135,7 +135,12 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range byLine(all) {
 		out = append(out, d.findingsOf(k, g, steps, o)...)
 	}
-	out = slices.DeleteFunc(out, func(f Finding) bool { return d.turnsOver(&f, steps) })
+	d.turning = map[string]bool{}
+	out = slices.DeleteFunc(out, func(f Finding) bool {
+		turns := d.turnsOver(&f, steps)
+		d.turning[f.Name()] = turns
+		return turns
+	})
 	d.prove(out, steps.Source, o)
 	order(out)
 	return out

@@ -14,6 +14,7 @@ import (
 type Riser struct {
 	Name  string
 	Bytes uint64
+	Turns bool // its blocks may come and go, as those of sessions
 }
 
 // laterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of
@@ -69,7 +70,7 @@ func (d *detector) risers(o *Options) (all []Riser, excused uint64) {
 		case s.isExcused() || o.Garbage[k.line.name()] != "" && s.hasFallen(by):
 			excused += uint64(by)
 		default:
-			all = append(all, Riser{k.line.name(), uint64(by)})
+			all = append(all, Riser{Name: k.line.name(), Bytes: uint64(by)})
 		}
 	}
 	sorts.Func(all, func(x, y Riser) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })

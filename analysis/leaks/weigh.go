@@ -135,6 +135,9 @@ func (r *Report) rise(d *detector, o *Options) {
 	}
 	risers, excused := d.risers(o)
 	if r.Steps.Rise = r.unexplained(rise-min(rise, excused), o); r.Steps.Rise > 0 {
+		for i := range risers {
+			risers[i].Turns = d.turning[risers[i].Name]
+		}
 		r.Risers = risers
 		r.Steps.Fell = uint64(drawdown(d.level.windows, func(f floor) int64 { return f.bytes }))
 	}

@@ -130,4 +130,6 @@ func TestLeakRise(t *testing.T) {
 		"too few rises were seen to say whether it goes on; record longer", leakRise(r))
 	r.Steps.Fell = 87 << 20
 	require.Contains(t, leakRise(r), "at a.py:29 recurrent; it had fallen by 87.0 MiB before: too few rises were seen")
+	r.Risers[0].Turns = true
+	require.Contains(t, leakRise(r), "at a.py:29 recurrent, whose early blocks are freed by now: sessions do so until as many end as begin")
 }
