@@ -14,7 +14,7 @@ import (
 type Riser struct {
 	Name  string
 	Bytes uint64
-	Turns bool // its blocks may come and go, as those of sessions
+	Turns bool // its blocks may come and go, as sessions do
 }
 
 // laterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of
