@@ -111,7 +111,8 @@ func (f *Finding) dropped(now, before []Holder, size uint64) (sum uint64, most H
 			had[row{h.Site, varpath.Key(h.Name)}] += h.Blocks
 		}
 	}
-	unnamed := f.proof.facts.Length // elements of the container itself that the scan could not name
+	full := before != nil && f.proof.facts.Was >= f.proof.facts.Most // elements of other lines, and sizes, have given way
+	unnamed := f.proof.facts.Length                                  // elements of the container itself that the scan could not name
 	for i := range now {
 		h := now[i]
 		if varpath.Within(h.Name, f.Holder) {
@@ -121,10 +122,13 @@ func (f *Finding) dropped(now, before []Holder, size uint64) (sum uint64, most H
 			continue
 		}
 		mixed := h.Name == "" || h.Name[0] == '[' // blocks of any size
-		if !mixed && !isLike(h.Bytes/h.Blocks, size) {
+		if !mixed && !full && !isLike(h.Bytes/h.Blocks, size) {
 			continue
 		}
-		h.Blocks = min(h.Blocks-min(h.Blocks, had[row{h.Site, varpath.Key(h.Name)}]), h.Bytes/size)
+		h.Blocks -= min(h.Blocks, had[row{h.Site, varpath.Key(h.Name)}])
+		if !full {
+			h.Blocks = min(h.Blocks, h.Bytes/size)
+		}
 		if mixed && h.Site != stacks.BeforeAttach {
 			open += h.Blocks
 			continue
@@ -160,19 +164,22 @@ func isLike(x, y uint64) bool { return likeShare*(max(x, y)-min(x, y)) < max(x, 
 // followFactor: sizes follow the input if they grow by the same part of themselves, to 1/followFactor.
 const followFactor = 4
 
-// follows reports whether a finding is what a step computes from a longer batch: one block, which a longer one replaces, and which grows by
-// the same part of itself. A tensor to which each step appends grows by itself.
+// follows reports whether a finding is what a step computes from a longer batch: one block, which a longer one replaces, which a local
+// variable holds, and which grows by the same part of itself. A tensor to which each step appends grows by itself.
 func (f *Finding) follows(input *Finding) bool {
 	if f.Blocks != 0 || f.Device != input.Device || f.Layer != input.Layer || f.LiveBytes == 0 || input.LiveBytes == 0 ||
-		f.Stack != nil && joined[stacks.Operator(f.Stack.Frames)] {
+		!varpath.IsLocal(f.Holder) || f.Stack != nil && joined[stacks.Operator(f.Stack.Frames)] {
 		return false
 	}
 	own, its := f.Requested/float64(f.LiveBytes), input.Requested/float64(input.LiveBytes)
 	return math.Abs(own-its) < its/followFactor
 }
 
-// joined are the operators of PyTorch that join tensors to a longer one.
-var joined = map[string]bool{"aten::cat": true, "aten::stack": true, "aten::hstack": true, "aten::vstack": true, "aten::concat": true}
+// joined are the operators of PyTorch that join tensors to a longer one, or lengthen one.
+var joined = map[string]bool{
+	"aten::cat": true, "aten::stack": true, "aten::hstack": true, "aten::vstack": true, "aten::concat": true,
+	"aten::pad": true, "aten::constant_pad_nd": true,
+}
 
 // isLongerInput reports whether a finding is a batch that is longer each time: its one block is copied to the device in the input
 // phase, and replaces the one before.

@@ -212,6 +212,7 @@ func TestFullContainerOfTwoLines(t *testing.T) {
 	}{
 		"freed":                {now(), before, true},
 		"in a list":            {now(row("a.py:1 f", "t.all[0..56]", 57)), before, false},
+		"of another size":      {now(Holder{"a.py:1 f", "t.all[0..56]", 57 * 4096, 57}), before, false},
 		"perhaps in a list":    {now(row("a.py:1 f", "", 40)), before, false},
 		"no earlier reading":   {now(), nil, false},
 		"of the growth's half": {now(), append([]Holder{row("a.py:2 f", "t.losses[0..80]", 30)}, before...), false},
@@ -223,12 +224,14 @@ func TestFullContainerOfTwoLines(t *testing.T) {
 // TestFollowsInput: one block that a longer one replaces follows the batch if both grow by the same part, and is not joined of parts.
 func TestFollowsInput(t *testing.T) {
 	one := func(requested float64, live uint64, operator string) *Finding {
-		return &Finding{Layer: event.LayerAllocator, Requested: requested, LiveBytes: live,
+		return &Finding{Layer: event.LayerAllocator, Requested: requested, LiveBytes: live, Holder: "a.py:9 epoch() local out",
 			Stack: &event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: operator}}}}
 	}
 	input := one(5<<10, 2<<20, "at::_ops::to_device::call")
 	many, other := one(640, 256<<10, "at::_ops::log_softmax::call"), one(640, 256<<10, "at::_ops::log_softmax::call")
 	many.Blocks, other.Device = 1, event.Device{Type: event.DeviceCUDA, Index: 1}
+	kept := one(640, 256<<10, "at::_ops::log_softmax::call")
+	kept.Holder = "a.py:9 main() local log.out"
 	for name, c := range map[string]struct {
 		f    *Finding
 		want bool
@@ -236,6 +239,8 @@ func TestFollowsInput(t *testing.T) {
 		"its output":             {one(640, 256<<10, "at::_ops::log_softmax::call"), true},
 		"of half the growth":     {one(320, 256<<10, "at::_ops::log_softmax::call"), false},
 		"joined":                 {one(640, 256<<10, "at::_ops::cat::call"), false},
+		"lengthened":             {one(640, 256<<10, "at::_ops::constant_pad_nd::call"), false},
+		"kept by an object":      {kept, false},
 		"more blocks":            {many, false},
 		"on another device":      {other, false},
 		"nothing of it is there": {one(640, 0, "at::_ops::log_softmax::call"), false},

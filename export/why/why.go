@@ -585,8 +585,8 @@ func withinText(c *oom.Case) (text string) {
 	text = fmt.Sprintf("%s %s has allocated %s that are still in use, %s", withinWhat(c), line(g.Site), blocks, table.Bytes(g.Bytes))
 	text += heldText(g)
 	if g.Copy {
-		return text + ". They have the sizes of parameters that this line made before, which are still in use: a second copy. Use the first " +
-			"one, or delete it before"
+		return text + ". They have the sizes of parameters that this line made before, which are still in use: if this is a copy of a " +
+			"model, use the first one, or delete it before"
 	}
 	if advice := c.Advice(); advice != "" {
 		text += ". " + advice

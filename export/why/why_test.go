@@ -56,8 +56,8 @@ var texts = map[string]func(c *oom.Case){
 		c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Held: 19 * oomGiB,
 			Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 	},
-	"20.0 GiB. They have the sizes of parameters that this line made before, which are still in use: a second copy. Use the first one, " +
-		"or delete it before": func(c *oom.Case) {
+	"20.0 GiB. They have the sizes of parameters that this line made before, which are still in use: if this is a copy of a model, " +
+		"use the first one, or delete it before": func(c *oom.Case) {
 		c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Copy: true, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 	},
 	"both are in use until it is made, 2.0 GiB: join them on the CPU, or fill one tensor that is made before": func(c *oom.Case) {

@@ -230,6 +230,12 @@ func Root(name string) string {
 	return p.String()
 }
 
+// IsLocal reports whether a name is a local variable of a function itself, not what it leads to: "train.py:9 epoch() local x".
+func IsLocal(name string) bool {
+	where, variable, ok := strings.Cut(name, local)
+	return ok && !strings.HasSuffix(where, "<module>()") && !strings.ContainsAny(variable, ".[]{} ")
+}
+
 // Within reports whether a name is of what a container holds, or of the container itself, as two readings may name them. An empty name
 // is not known.
 func Within(name, container string) bool {

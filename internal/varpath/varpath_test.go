@@ -211,3 +211,12 @@ func TestLoose(t *testing.T) {
 		require.Equal(t, want, Loose(name))
 	}
 }
+
+func TestIsLocal(t *testing.T) {
+	for name, want := range map[string]bool{
+		"train.py:9 Trainer.epoch() local x": true, "train.py:9 epoch() local x.grad_fn": false, "train.py:9 main() local kept[0..9]": false,
+		"train.py:9 <module>() local x": false, "x": false, "": false, "a.py:9 f() local main suspended a.py:8 g() local y": false,
+	} {
+		require.Equal(t, want, IsLocal(name), name)
+	}
+}
