@@ -186,7 +186,7 @@ func New(in *Input) *Answer {
 	}
 	g := newGrouping(in)
 	a.Rows, a.Rest, a.Total = g.rows()
-	a.parts, a.Serving = g.parts, servingOf(g.entries)
+	a.parts, a.Serving = g.parts, servingOf(g.entries, in.Leaks)
 	a.growth(in)
 	a.Garbage = a.garbageOf(g, in)
 	a.totals(in.Now)

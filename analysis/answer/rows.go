@@ -77,6 +77,10 @@ func (g *grouping) group(entries []view.Row) {
 // can hand on what it keeps, such as every fifth of a list.
 const leftOf = 0.75
 
+// tooMuch is how many times as much as was read a call of a library must have for it to be something else: many parts of a program run the
+// same code of a library. Holders are read again before a device that is half full is full.
+const tooMuch = 4
+
 // readBefore adds up the entries whose holders scans find, as Input.Read divides them.
 func (g *grouping) readBefore() {
 	g.sums = map[view.ReadKey]uint64{}
@@ -101,6 +105,8 @@ func (g *grouping) readOf(e *view.Row) string {
 	read := g.in.Read.Get(key)
 	switch part := float64(g.sums[key]) / float64(read.Bytes); {
 	case read.Holder == "" || part < leftOf || g.isOther(read.Holder, e):
+		return ""
+	case key.IsCall() && part > tooMuch:
 		return ""
 	case part > 1/leftOf: // there are more elements now
 		return varpath.Loose(read.Holder)

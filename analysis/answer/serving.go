@@ -3,8 +3,10 @@
 package answer
 
 import (
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
@@ -19,9 +21,13 @@ type Serving struct {
 	Other       int64
 }
 
-// servingOf returns the division of rows that add up to the memory of a moment; nil: none of them is a cache of keys and values, or the
-// program trains a model. Memory from before the attach, whose call is not known, is for what the newer memory of its holder is for.
-func servingOf(rows []view.Row) *Serving {
+// servingOf returns the division of rows that add up to the memory of a moment; nil: none of them is a cache of keys and values, the
+// program trains a model, its weights are not known, or most of the memory is something else. Memory from before the attach, whose call
+// is not known, is for what the newer memory of its holder is for.
+func servingOf(rows []view.Row, report *leaks.Report) *Serving {
+	if report != nil && (report.Steps.Source == steps.SourceOptimizer || report.Steps.Source == steps.SourceBackward) {
+		return nil
+	}
 	var s Serving
 	caches := map[string]int64{} // bytes by holder, less what is for something else
 	for i := range rows {
@@ -55,7 +61,7 @@ func servingOf(rows []view.Row) *Serving {
 		}
 		*part += r.Bytes
 	}
-	if s.Cache == 0 {
+	if known := s.Weights + s.Cache + s.Activations + s.Graphs + s.Outside; s.Cache == 0 || s.Weights == 0 || s.Other > known {
 		return nil
 	}
 	return &s

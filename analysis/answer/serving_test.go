@@ -29,19 +29,19 @@ func TestServing(t *testing.T) {
 		view.Row{Layer: event.LayerDevice.String(), Category: string(phases.Workspace), Bytes: 1 << 20},
 		view.Row{Layer: torch, Name: "chat.py:11", Holder: "chat.sessions", Category: string(phases.KVCache), Bytes: 1 << 21},
 		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: "chat.sessions", Bytes: 1 << 22},
-		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: "chat.history", Bytes: 1 << 23},
-		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: view.NoHolder, Bytes: 1 << 24},
+		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: "chat.history", Bytes: 1 << 18},
+		view.Row{Layer: torch, Name: stacks.BeforeAttach, Holder: view.NoHolder, Bytes: 1 << 17},
 	)
 	for i := range rows {
 		all += rows[i].Bytes
 	}
-	s := servingOf(rows)
+	s := servingOf(rows, nil)
 	want := &Serving{
 		Weights: bits[phases.Parameters], Cache: bits[phases.KVCache] + 1<<21 + 1<<22, Graphs: bits[phases.Graphs], Outside: 1 << 20,
 		Activations: bits[phases.Activations] + bits[phases.Inputs] + bits[phases.Temporary],
 	}
 	want.Other = all - want.Weights - want.Cache - want.Graphs - want.Outside - want.Activations
 	require.Equal(t, want, s)
-	require.Nil(t, servingOf(rows[:1]), "it has no cache of keys and values")
-	require.Nil(t, servingOf(append(rows, view.Row{Layer: torch, Category: string(phases.Gradients), Bytes: 1})), "it trains")
+	require.Nil(t, servingOf(rows[:1], nil), "it has no cache of keys and values")
+	require.Nil(t, servingOf(append(rows, view.Row{Layer: torch, Category: string(phases.Gradients), Bytes: 1}), nil), "it trains")
 }

@@ -21,6 +21,9 @@ func (d *detector) byContainer(g []risen, o *Options) (names []string, held map[
 	var open []risen
 	for i := range g {
 		shares := of[g[i].site].Shares(int(math.Round(g[i].step.blocks * float64(g[i].period))))
+		if len(shares) > 1 && !growTogether(shares, &g[i], o) {
+			shares = nil
+		}
 		if shares == nil {
 			open = append(open, g[i])
 		}
@@ -89,6 +92,38 @@ func (c containerSums) read(g []risen, o *Options) {
 			return
 		}
 	}
+}
+
+// togetherShare is by how much the growth of containers between two scans may differ from their shares.
+const togetherShare = 0.25
+
+// growTogether reports whether containers have grown by their shares of a site, from the scan that found the fewest blocks to the one that
+// found the most: one that is full, and another that grows, can have whole numbers of blocks by chance.
+func growTogether(shares []parts.Share, r *risen, o *Options) bool {
+	var first, most map[string]float64 // blocks by container
+	low, top := math.Inf(1), 0.0
+	for _, scan := range o.scans() {
+		blocks, sum := map[string]float64{}, 0.0
+		for i := range scan {
+			h := &scan[i]
+			root := varpath.Root(h.Name)
+			known := slices.ContainsFunc(shares, func(s parts.Share) bool { return s.Root == root })
+			if known && h.Blocks > 0 && h.Site == r.from.line.name() && sizeClass(h.Bytes/h.Blocks) == r.site.class {
+				blocks[root] += float64(h.Blocks)
+				sum += float64(h.Blocks)
+			}
+		}
+		if sum > 0 && sum < low {
+			first, low = blocks, sum
+		}
+		if sum > top {
+			most, top = blocks, sum
+		}
+	}
+	grown := top - low
+	return grown > 0 && !slices.ContainsFunc(shares, func(s parts.Share) bool {
+		return math.Abs(most[s.Root]-first[s.Root]-s.Share()*grown) > togetherShare*s.Share()*grown
+	})
 }
 
 // wholeBlocks is how far a number of blocks may be from a whole one.

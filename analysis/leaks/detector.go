@@ -97,6 +97,7 @@ type detector struct {
 	blind   bool // the requested bytes of some PyTorch block were not known, so no such figure is exact
 
 	step     int
+	changes  ages.Changes
 	origin   uint64                // time of the first allocation; 0: no block was seen
 	begins   [2 * longLived]uint64 // begins of the latest steps; step i at i % len; 0: not known
 	sources  map[event.StackID]*source
@@ -183,7 +184,7 @@ func (d *detector) allocated(b *heap.Block) {
 	if d.origin == 0 {
 		d.origin = b.Time
 	}
-	s.ages.Add(d.since(b.Time))
+	d.changes.Note(&s.ages, ages.Added, d.since(b.Time))
 	if len(d.leaving) > 0 {
 		d.replaced(sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, s)
 	}
@@ -195,6 +196,7 @@ func (d *detector) goTo(step int, time uint64) {
 		d.begins[i%len(d.begins)] = time
 	}
 	if step != d.step {
+		d.changes.Apply()
 		d.complete = d.counted()
 	}
 	d.step = step
@@ -206,7 +208,7 @@ func (d *detector) freed(b *heap.Block) {
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
 		s.countGone(d.step)
 		s.line.countGone(d.step)
-		s.ages.Lose(d.since(b.Time))
+		d.changes.Note(&s.ages, ages.Lost, d.since(b.Time))
 		if d.leaves(s) && b.Layer == event.LayerAllocator && b.Size != event.Unknown {
 			d.departed(departure{size: sizeKey{place{b.Layer, b.Device, b.PID}, sizeClass(b.Size)}, bytes: int64(b.Size)})
 		}
@@ -232,7 +234,7 @@ func (d *detector) removed(b *heap.Block) *site {
 	s.remove(d.step, f)
 	s.line.remove(d.step, f)
 	s.total.remove(d.step, f)
-	s.ages.Free(d.since(b.Time))
+	d.changes.Note(&s.ages, ages.Freed, d.since(b.Time))
 	if b.Layer == event.LayerAllocator {
 		d.frees++
 		if len(d.unsized) > 0 {

@@ -118,6 +118,13 @@ func (r *stackRise) goesOn() bool {
 	return float64(whole[end].blocks-whole[from].blocks) >= exchangeShare*float64(part[end].blocks-part[from].blocks)
 }
 
+// For blocks that come and go, leastDrops steps at least must have ended with fewer of them than they began with, and have lost
+// 1/endedShare of the rise: a block that takes the place of another one in its step has not ended.
+const (
+	leastDrops = 5
+	endedShare = 8
+)
+
 // turnsOver reports whether a finding's blocks may come and go: see ages.TurnsOver.
 func (d *detector) turnsOver(f *Finding, steps *Steps) bool {
 	now := d.since(d.begins[d.step%len(d.begins)])
@@ -125,10 +132,12 @@ func (d *detector) turnsOver(f *Finding, steps *Steps) bool {
 		return false
 	}
 	var sum ages.Ages
+	drops, ended, rise := 0, int64(0), f.Blocks*float64(steps.Last-steps.base)
 	for k := range f.blocks {
 		if s := d.sites[k]; s != nil {
 			sum.Plus(&s.ages)
+			drops, ended = max(drops, s.drops), ended+s.ended
 		}
 	}
-	return sum.TurnsOver(now, f.Blocks*float64(steps.Last-steps.base)/float64(now))
+	return drops >= leastDrops && endedShare*float64(ended) >= rise && sum.TurnsOver(now, rise/float64(now))
 }

@@ -44,6 +44,9 @@ type series struct {
 	fall    int64   // the largest fall from top, in blocks
 	teeth   teeth   // after the warm-up
 	gone    *series // number of blocks freed long after their step, a count that only rises; nil: not counted
+	began   int64   // blocks at the beginning of the current step
+	drops   int     // number of steps that ended with fewer blocks than they began with
+	ended   int64   // by how many
 	lent    floor   // blocks of another site that left a pool that this one fills: in use, but not in live
 }
 
@@ -74,6 +77,10 @@ func (s *series) advance(to int) {
 		return
 	}
 	s.record(s.step, s.step+1, s.low)
+	if s.live.blocks < s.began {
+		s.drops, s.ended = s.drops+1, s.ended+s.began-s.live.blocks
+	}
+	s.began = s.live.blocks
 	if to > s.step+1 {
 		s.record(s.step+1, to, s.live)
 	}

@@ -35,6 +35,9 @@ func (r *Read) Key(site, call string) ReadKey {
 	return ReadKey{site, call}
 }
 
+// IsCall reports whether the key is of one call of a line.
+func (k *ReadKey) IsCall() bool { return k.call != "" }
+
 // Get returns what was found of blocks; zero: nothing.
 func (r *Read) Get(key ReadKey) ReadHolder {
 	if r == nil {

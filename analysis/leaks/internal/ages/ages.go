@@ -16,14 +16,55 @@ type Ages struct{ alive, lost [periods]int32 }
 
 func periodOf(at uint64) int { return min(bits.Len64(at/shortest), periods-1) }
 
-// Add counts a block that was allocated.
-func (a *Ages) Add(at uint64) { a.alive[periodOf(at)]++ }
+// Change is what happens to a block.
+type Change uint8
 
-// Free takes out a block that is freed.
-func (a *Ages) Free(at uint64) { a.alive[periodOf(at)]-- }
+// The changes.
+const (
+	Added Change = iota // it was allocated
+	Freed               // it is freed
+	Lost                // it was freed long after it was allocated, beside Freed
+)
 
-// Lose counts a block that was freed long after it was allocated, at.
-func (a *Ages) Lose(at uint64) { a.lost[periodOf(at)]++ }
+// maxKept is the maximum number of changes that wait for the end of a step.
+const maxKept = 1 << 12
+
+// Changes are what happens in the current step. They count when the next one begins: in the last one a program frees everything, because
+// it ends. The zero value is empty.
+type Changes struct{ all []change }
+
+type change struct {
+	of   *Ages
+	at   uint64
+	what Change
+}
+
+// Note notes what happens to a block that was allocated at a time.
+func (c *Changes) Note(of *Ages, what Change, at uint64) {
+	if c.all = append(c.all, change{of, at, what}); len(c.all) == maxKept {
+		c.Apply()
+	}
+}
+
+// Apply counts the changes so far.
+func (c *Changes) Apply() {
+	for _, x := range c.all {
+		x.of.count(x.what, x.at)
+	}
+	c.all = c.all[:0]
+}
+
+// count counts what happens to a block that was allocated at a time.
+func (a *Ages) count(c Change, at uint64) {
+	switch i := periodOf(at); c {
+	case Added:
+		a.alive[i]++
+	case Freed:
+		a.alive[i]--
+	case Lost:
+		a.lost[i]++
+	}
+}
 
 // Plus adds the blocks of another site.
 func (a *Ages) Plus(b *Ages) {

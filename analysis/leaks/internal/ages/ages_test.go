@@ -18,15 +18,15 @@ type pool struct {
 	rand *rand.Rand
 }
 
-func (p *pool) push(at uint64) { p.live = append(p.live, at); p.Add(at) }
+func (p *pool) push(at uint64) { p.live = append(p.live, at); p.count(Added, at) }
 
 // pop frees block i, which counts as lost if it is old enough.
 func (p *pool) pop(i int, now uint64) {
 	at := p.live[i]
 	p.live = append(p.live[:i], p.live[i+1:]...)
-	p.Free(at)
+	p.count(Freed, at)
 	if now-at >= 8*step {
-		p.Lose(at)
+		p.count(Lost, at)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestTurnsOver(t *testing.T) {
 			inner := sessions(steps / 2)()
 			return func(p *pool, i int, now uint64) {
 				if inner(p, i, now); i%2 == 0 {
-					p.Add(now)
+					p.count(Added, now)
 				}
 			}
 		}, 0, 0},
@@ -101,4 +101,20 @@ func TestTurnsOver(t *testing.T) {
 		require.LessOrEqual(t, found, c.top, name)
 	}
 	require.False(t, (&Ages{}).TurnsOver(0, 1))
+}
+
+// TestChanges: changes count when the step ends, or when there are many.
+func TestChanges(t *testing.T) {
+	var a Ages
+	var c Changes
+	c.Note(&a, Added, 1)
+	require.Zero(t, a)
+	c.Apply()
+	require.EqualValues(t, 1, a.alive[0])
+	c.Apply()
+	require.EqualValues(t, 1, a.alive[0], "once")
+	for range maxKept {
+		c.Note(&a, Freed, 1)
+	}
+	require.EqualValues(t, 1-maxKept, a.alive[0])
 }
