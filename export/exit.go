@@ -81,14 +81,14 @@ const mostOf = 0.75
 // read is what held most blocks of sites when holders were last read.
 func (s *Source) read() *view.Read {
 	rows, calls := s.lastRead()
-	of := map[siteCall][]figures.HeldAt{} // of the last reading of each line
+	of := map[view.SiteCall][]figures.HeldAt{} // of the last reading of each line
 	add := func(rows []figures.HeldAt) {
-		fresh := map[siteCall]bool{}
+		fresh := map[view.SiteCall]bool{}
 		for _, r := range rows {
 			if r.Holder == view.NoHolder || r.Holder == "" || r.Holder[0] == '<' { // mostly newer than the reading, or of C++ for the moment
 				continue
 			}
-			at := siteCall{r.Site, r.Call}
+			at := view.SiteCall{Site: r.Site, Call: r.Call}
 			if !fresh[at] {
 				fresh[at], of[at] = true, nil
 			}
@@ -105,13 +105,10 @@ func (s *Source) read() *view.Read {
 	}
 	out := &view.Read{}
 	for at, rows := range of {
-		out.Set(at.site, at.call, mostHeld(rows))
+		out.Set(at, mostHeld(rows))
 	}
 	return out
 }
-
-// siteCall is a site, or what it calls.
-type siteCall struct{ site, call string }
 
 // mostHeld returns what holds most of the bytes of rows.
 func mostHeld(rows []figures.HeldAt) (out view.ReadHolder) {

@@ -98,6 +98,15 @@ func (g *grouping) apportion(entries []view.Row) []view.Row {
 	if g.leaks == nil {
 		return entries
 	}
+	lacks := map[*leaks.Finding]float64{}
+	for k := range g.leaks.Findings {
+		if f := &g.leaks.Findings[k]; f.Parted && f.Holder != "" {
+			lacks[f] = lackOf(f, entries)
+		}
+	}
+	if len(lacks) == 0 {
+		return entries
+	}
 	out := slices.Clone(entries)
 	for i := range entries {
 		e := &entries[i]
@@ -108,9 +117,8 @@ func (g *grouping) apportion(entries []view.Row) []view.Row {
 		sum := 0.0
 		for k := range g.leaks.Findings {
 			f := &g.leaks.Findings[k]
-			if f.Parted && f.Holder != "" && slices.Contains(f.Stacks, e.StackID) {
-				lacking = append(lacking, f)
-				sum += g.lacks(f, entries)
+			if lack, ok := lacks[f]; ok && slices.Contains(f.Stacks, e.StackID) {
+				lacking, sum = append(lacking, f), sum+lack
 			}
 		}
 		if len(lacking) < 2 || sum <= 0 {
@@ -119,7 +127,7 @@ func (g *grouping) apportion(entries []view.Row) []view.Row {
 		rest := *e
 		for _, f := range lacking[1:] {
 			var part view.Row
-			part, rest = parted(rest, min(rest.Bytes, int64(math.Round(g.lacks(f, entries)/sum*float64(e.Bytes)))))
+			part, rest = parted(rest, min(rest.Bytes, int64(math.Round(lacks[f]/sum*float64(e.Bytes)))))
 			part.Holder = f.Holder
 			g.guessed[len(out)] = true
 			out = append(out, part)
@@ -130,8 +138,8 @@ func (g *grouping) apportion(entries []view.Row) []view.Row {
 	return out
 }
 
-// lacks returns how many of the live bytes of a finding have no holder.
-func (g *grouping) lacks(f *leaks.Finding, entries []view.Row) float64 {
+// lackOf returns how many of the live bytes of a finding have no holder.
+func lackOf(f *leaks.Finding, entries []view.Row) float64 {
 	n := float64(f.LiveBytes)
 	for i := range entries {
 		if e := &entries[i]; slices.Contains(f.Stacks, e.StackID) && varpath.Same(knownHolder(e.Holder), f.Holder) {

@@ -37,10 +37,10 @@ type grouping struct {
 	parts   []Row            // all rows, once they were made
 	garbage map[string]int64 // bytes by holder
 
-	sums     map[view.ReadKey]uint64 // bytes of the entries whose holders scans find
+	sums     map[view.SiteCall]uint64 // bytes of the entries whose holders scans find
 	claimed  map[claimKey]*leaks.Finding
 	inferred bool               // some of the garbage is known only by its line
-	guessed  map[int]bool       // entries that are garbage because of their line
+	guessed  map[int]bool       // entries whose holder follows from their line
 	beyond   map[*view.Row]bool // entries of growing lines that are no part of the growth
 }
 
@@ -83,10 +83,10 @@ const tooMuch = 4
 
 // readBefore adds up the entries whose holders scans find, as Input.Read divides them.
 func (g *grouping) readBefore() {
-	g.sums = map[view.ReadKey]uint64{}
+	g.sums = map[view.SiteCall]uint64{}
 	for i := range g.entries {
 		if e := &g.entries[i]; isScanned(e) {
-			g.sums[g.in.Read.Key(site(e), e.Call())] += uint64(max(0, e.Bytes))
+			g.sums[g.in.Read.Key(view.SiteCall{Site: site(e), Call: e.Call()})] += uint64(max(0, e.Bytes))
 		}
 	}
 }
@@ -101,12 +101,12 @@ func (g *grouping) readOf(e *view.Row) string {
 	if !isScanned(e) {
 		return ""
 	}
-	key := g.in.Read.Key(site(e), e.Call())
+	key := g.in.Read.Key(view.SiteCall{Site: site(e), Call: e.Call()})
 	read := g.in.Read.Get(key)
 	switch part := float64(g.sums[key]) / float64(read.Bytes); {
 	case read.Holder == "" || part < leftOf || g.isOther(read.Holder, e):
 		return ""
-	case key.IsCall() && part > tooMuch:
+	case key.Call != "" && part > tooMuch:
 		return ""
 	case part > 1/leftOf: // there are more elements now
 		return varpath.Loose(read.Holder)

@@ -264,7 +264,7 @@ func TestSameHolder(t *testing.T) {
 func readOf(holders map[string]string) *view.Read {
 	out := &view.Read{}
 	for site, holder := range holders {
-		out.Set(site, "", view.ReadHolder{Holder: holder})
+		out.Set(view.SiteCall{Site: site}, view.ReadHolder{Holder: holder})
 	}
 	return out
 }

@@ -58,9 +58,9 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 		}
 		i, holder := h.holderOf(&b)
 		name := names[siteOf(&b)]
-		rows.add(heldKey{name.site, "", holder}, i, b.Size)
-		if name.call != "" {
-			calls.add(heldKey{name.site, name.call, holder}, i, b.Size)
+		rows.add(heldKey{name.Site, "", holder}, i, b.Size)
+		if name.Call != "" {
+			calls.add(heldKey{name.Site, name.Call, holder}, i, b.Size)
 		}
 		bytes += b.Size
 		if i >= 0 {
@@ -133,16 +133,13 @@ func siteOf(b *heap.Block) siteKey {
 	return siteKey{b.Device, b.Stack, b.Call, b.Segment, b.Origin, b.PID}
 }
 
-// siteName is what a site is called, and what it calls.
-type siteName struct{ site, call string }
-
 // siteNames are the names of the torch layer's sites.
-func siteNames(v *view.View) map[siteKey]siteName {
-	out := map[siteKey]siteName{}
+func siteNames(v *view.View) map[siteKey]view.SiteCall {
+	out := map[siteKey]view.SiteCall{}
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		if s.Layer == event.LayerAllocator {
-			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = siteName{s.Name, v.Call(s)}
+			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = view.SiteCall{Site: s.Name, Call: v.Call(s)}
 		}
 	}
 	return out

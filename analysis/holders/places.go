@@ -67,7 +67,7 @@ func (h *Index) Passing(v *view.View, freed []Freed) []view.HeldSite {
 			continue
 		}
 		n := len(h.Report.Blocks) + h.places.of(&g.Block, g.At)
-		rows.add(heldKey{names[siteOf(&g.Block)].site, "", h.owners[n]}, n, g.Size)
+		rows.add(heldKey{names[siteOf(&g.Block)].Site, "", h.owners[n]}, n, g.Size)
 		bytes += g.Size
 	}
 	return h.heldSites(bytes, rows)

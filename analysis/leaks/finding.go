@@ -137,9 +137,11 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	}
 	d.turning = map[string]bool{}
 	out = slices.DeleteFunc(out, func(f Finding) bool {
-		turns := d.turnsOver(&f, steps)
-		d.turning[f.Name()] = turns
-		return turns
+		if !d.turnsOver(&f, steps) {
+			return false
+		}
+		d.turning[f.Name()] = true
+		return true
 	})
 	d.prove(out, steps.Source, o)
 	order(out)

@@ -19,6 +19,5 @@ func (t *Trace) HeldAtExit(b *heap.Block, freed uint64) string {
 	if t.exit == 0 || freed <= t.exit || b.Layer != event.LayerAllocator {
 		return ""
 	}
-	name := t.nameOf(b)
-	return cmp.Or(t.read.Get(t.read.Key(name.site, name.call)).Holder, NoHolder)
+	return cmp.Or(t.read.Get(t.read.Key(t.nameOf(b))).Holder, NoHolder)
 }

@@ -4,12 +4,12 @@ package view
 
 // Read is what was found to hold most blocks of each site when holders were last read. The zero value and nil are empty.
 type Read struct {
-	of    map[ReadKey]ReadHolder
+	of    map[SiteCall]ReadHolder
 	calls map[string]bool // sites of which the calls are known
 }
 
-// ReadKey identifies a site, or what it calls, in a scan.
-type ReadKey struct{ site, call string }
+// SiteCall is a site, and what it calls: Site.Name and View.Call. Call is empty if it allocates itself, or if all its calls are meant.
+type SiteCall struct{ Site, Call string }
 
 // ReadHolder is what a scan found of a site.
 type ReadHolder struct {
@@ -17,29 +17,26 @@ type ReadHolder struct {
 	Bytes  uint64 // that have a holder
 }
 
-// Set sets what was found of a site or, if call is not empty, of what it calls: Site.Name and View.Call.
-func (r *Read) Set(site, call string, h ReadHolder) {
+// Set sets what was found of a site or of one of its calls.
+func (r *Read) Set(key SiteCall, h ReadHolder) {
 	if r.of == nil {
-		r.of, r.calls = map[ReadKey]ReadHolder{}, map[string]bool{}
+		r.of, r.calls = map[SiteCall]ReadHolder{}, map[string]bool{}
 	}
-	r.of[ReadKey{site, call}] = h
-	r.calls[site] = r.calls[site] || call != ""
+	r.of[key] = h
+	r.calls[key.Site] = r.calls[key.Site] || key.Call != ""
 }
 
 // Key returns what identifies blocks of a site in the scan. A line such as "trainer.train()" allocates what different things hold: if the
 // scan divided it by calls, what another call allocates is not in it.
-func (r *Read) Key(site, call string) ReadKey {
-	if r == nil || call == "" || !r.calls[site] {
-		call = ""
+func (r *Read) Key(of SiteCall) SiteCall {
+	if r == nil || !r.calls[of.Site] {
+		of.Call = ""
 	}
-	return ReadKey{site, call}
+	return of
 }
 
-// IsCall reports whether the key is of one call of a line.
-func (k *ReadKey) IsCall() bool { return k.call != "" }
-
 // Get returns what was found of blocks; zero: nothing.
-func (r *Read) Get(key ReadKey) ReadHolder {
+func (r *Read) Get(key SiteCall) ReadHolder {
 	if r == nil {
 		return ReadHolder{}
 	}

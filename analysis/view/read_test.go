@@ -11,10 +11,10 @@ import (
 // TestRead: what was read of a line counts for all its calls, but only for those that were seen if the scan divided it by calls.
 func TestRead(t *testing.T) {
 	r := &Read{}
-	r.Set("a.py:1", "", ReadHolder{"kept", 10})
-	r.Set("train.py:9 main", "", ReadHolder{"optimizer.state", 30})
-	r.Set("train.py:9 main", "adamw.py:20 step", ReadHolder{"optimizer.state", 20})
-	r.Set("train.py:9 main", "loop.py:30 evaluate", ReadHolder{"", 10})
+	r.Set(SiteCall{"a.py:1", ""}, ReadHolder{"kept", 10})
+	r.Set(SiteCall{"train.py:9 main", ""}, ReadHolder{"optimizer.state", 30})
+	r.Set(SiteCall{"train.py:9 main", "adamw.py:20 step"}, ReadHolder{"optimizer.state", 20})
+	r.Set(SiteCall{"train.py:9 main", "loop.py:30 evaluate"}, ReadHolder{"", 10})
 	for _, c := range []struct {
 		site, call string
 		want       ReadHolder
@@ -27,9 +27,9 @@ func TestRead(t *testing.T) {
 		{"train.py:9 main", "loop.py:31 evaluate", ReadHolder{}},
 		{"b.py:1", "", ReadHolder{}},
 	} {
-		require.Equal(t, c.want, r.Get(r.Key(c.site, c.call)), "%s, %s", c.site, c.call)
+		require.Equal(t, c.want, r.Get(r.Key(SiteCall{c.site, c.call})), "%s, %s", c.site, c.call)
 		for _, none := range []*Read{nil, {}} {
-			require.Zero(t, none.Get(none.Key(c.site, c.call)))
+			require.Zero(t, none.Get(none.Key(SiteCall{c.site, c.call})))
 		}
 	}
 }

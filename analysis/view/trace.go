@@ -38,7 +38,7 @@ type Trace struct {
 	options *Options
 	end     *View
 	stacks  map[event.StackID]*event.Stack
-	names   map[event.StackID]siteName
+	names   map[event.StackID]SiteCall
 	phases  *classifier
 	held    map[heap.BlockKey]HeldBlock // at the end; nil: not known
 	stepAt  func(time uint64) int       // nil: not known
@@ -95,7 +95,7 @@ func (n *noted) read(text []byte) {
 
 // NewTrace replays an input once. Where it is damaged, the trace is what is whole; see Trace.Damage. o as in New.
 func NewTrace(in Input, o *Options) (*Trace, error) {
-	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]siteName{}}
+	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]SiteCall{}}
 	h := heap.New()
 	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: t.refused.See})
 	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
@@ -137,20 +137,18 @@ func (t *Trace) Stack(id event.StackID) *event.Stack {
 func (t *Trace) Site(b *heap.Block) Site { return t.end.site(blockSite(b), t.Stack) }
 
 // SiteName is what the blocks of a stack are named after, as in Site.Name.
-func (t *Trace) SiteName(b *heap.Block) string { return t.nameOf(b).site }
+func (t *Trace) SiteName(b *heap.Block) string { return t.nameOf(b).Site }
 
-// siteName is what the blocks of a stack are named after: Site.Name and View.Call.
-type siteName struct{ site, call string }
-
-func (t *Trace) nameOf(b *heap.Block) siteName {
+// nameOf is what the blocks of a stack are named after.
+func (t *Trace) nameOf(b *heap.Block) SiteCall {
 	if b.Stack == 0 || b.Origin != heap.OriginEvent {
 		s := t.Site(b)
-		return siteName{site: s.Name}
+		return SiteCall{Site: s.Name}
 	}
 	name, ok := t.names[b.Stack]
 	if !ok {
 		s := t.Site(b)
-		name = siteName{s.Name, t.end.Call(&s)}
+		name = SiteCall{s.Name, t.end.Call(&s)}
 		t.names[b.Stack] = name
 	}
 	return name
