@@ -46,8 +46,11 @@ type block struct{ pool, addr, size uint64 }
 // look reads all pools and the blocks that they dealt out.
 func (r *Reader) look(im pyobject.Image) *reading {
 	out := &reading{blocks: map[uint64]block{}, words: map[uint64][]uint64{}}
-	fields := r.fields(im, rolePool)
+	fields, of := r.fields(im, rolePool), r.devices(im)
 	for _, p := range r.live(im, rolePool) {
+		if _, ok := of[p]; !ok { // two words in a table of Python's can look like the head of a pool
+			continue
+		}
 		for _, at := range fields {
 			out.words[p] = append(out.words[p], im.Word(p+at))
 		}

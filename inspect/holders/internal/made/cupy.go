@@ -40,6 +40,8 @@ func (m *Process) AddCuPy(words uint64) *CuPy {
 	empty := c.object("cupy.cuda.memory.SingleDeviceMemoryPool", 0x80)
 	pools := c.object("cupy.cuda.memory.MemoryPool", 0x28)
 	m.put(pools+c.ahead+0x18, m.tuple(empty, c.Pool))
+	table := c.object("cupy.cuda.memory.SingleDeviceMemoryPool", 0x80) // two words of a table, as a count and a class, and others behind
+	m.put(table+CuPyCount-8+c.ahead, 6, 229)
 	c.weak = c.object("weakref.ReferenceType", 0x40)
 	m.put(c.weak+0x10, c.Pool)
 	return c
