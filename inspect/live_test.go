@@ -418,7 +418,9 @@ func TestBusy(t *testing.T) {
 			a, err := Find(p)
 			require.NoError(t, err)
 			good, changed, balanced, blocks := 0, 0, 0, 0
-			for end := time.Now().Add(3 * time.Second); good+changed < 5 || time.Now().Before(end); {
+			end := time.Now().Add(3 * time.Second)
+			late := end.Add(time.Minute) // on a machine that is busy with other work, a still moment can take a while to come
+			for now := time.Now(); good+changed < 5 || now.Before(end) || c.must && good == 0 && now.Before(late); now = time.Now() {
 				s, err := a.Sweep(t.Context())
 				require.NoError(t, err)
 				if checkSweep(t, s, o) {
