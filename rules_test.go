@@ -55,7 +55,8 @@ var mayImport = map[string][]string{
 	"inspect/internal/deviceobject": {"process"},
 	"inspect/internal/machinecode":  {"symbolize"},
 	"inspect/frameworks":            {"process"},
-	"inspect/bfc":                   {"process"},
+	"inspect/internal/present":      {"process"},
+	"inspect/bfc":                   {"inspect", "inspect/internal/present", "process", "symbolize", "tracer/hook"},
 	"internal/nvml":                 {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
@@ -63,9 +64,10 @@ var mayImport = map[string][]string{
 		"cpython", "cpython/cells", "cpython/pyobject", "event/allocator", "inspect", "inspect/bfc", "inspect/frameworks",
 		"inspect/holders/internal/arrays", "inspect/holders/internal/handles",
 		"inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop",
-		"inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "internal/limits", "internal/sorts", "process",
+		"inspect/holders/internal/text", "inspect/holders/internal/torchlayout", "inspect/internal/present", "internal/limits", "internal/sorts",
+		"process",
 	},
-	"inspect/holders/internal/memory":    {"process"},
+	"inspect/holders/internal/memory":    {"inspect/internal/present", "process"},
 	"inspect/holders/internal/instances": {"cpython/pyobject"},
 	"inspect/holders/internal/handles":   {"cpython/pyobject", "inspect/holders/internal/instances"},
 	"inspect/holders/internal/arrays": {"cpython/pyobject", "inspect/holders/internal/instances", "inspect/holders/internal/memory",
@@ -79,7 +81,7 @@ var mayImport = map[string][]string{
 	"inspect/holders/internal/made": {"cpython", "cpython/pyobject", "inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook": {"event", "event/allocator"},
-	"tracer/decode": {"bpf", "cpython", "event", "event/allocator", "event/figures", "inspect", "process", "symbolize",
+	"tracer/decode": {"bpf", "cpython", "event", "event/allocator", "event/figures", "inspect", "inspect/bfc", "process", "symbolize",
 		"tracer/hook", "tracer/internal/mapped", "unwind"},
 	"tracer/directmap":          {"bpf"},
 	"tracer/feature":            {"bpf", "tracer/directmap"},

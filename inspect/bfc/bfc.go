@@ -111,38 +111,53 @@ func (a *Allocator) attempt(now func() uint64, busy bool) (*State, error) {
 // list of unused chunks. If these are the same before and after the chunks are copied, and nobody holds the mutex, then the copy is
 // the state at the second look. Otherwise, if busy is set, it is a state that changes: see image.pieces.
 func (a *Allocator) copy(l layout, now func() uint64, busy bool) (*State, error) {
-	begun := now()
-	before, err := a.head(l)
+	k, err := a.look(l, now)
 	if err != nil {
 		return nil, err
 	}
-	i, err := a.image(l, before)
-	if err != nil {
-		return nil, err
-	}
-	counted := now()
-	from := counted
-	after, err := a.head(l)
-	if err != nil {
-		return nil, err
-	}
-	to := now()
-	still := !before.held() && before.Fields == after.Fields
 	var s *State
+	from := k.counted
 	switch {
-	case !after.held() && still:
-		s, err = i.prove()
-	case !after.held() && busy:
-		s, err = i.pieces(after)
-		from = begun
+	case k.still():
+		s, err = k.image.prove()
+	case !k.after.held() && busy:
+		s, err = k.image.pieces(k.after)
+		from = k.begun
 	default:
 		err = ErrChanged
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.From, s.Counted, s.To = from, counted, to
+	s.From, s.Counted, s.To = from, k.counted, k.to
 	return s, nil
+}
+
+// look is one copy of the allocator, and its head after it.
+type look struct {
+	*image
+	after              head
+	begun, counted, to uint64 // before the copy, before the head was read again, and after that
+}
+
+// still reports whether nothing changed while the copy was made.
+func (k *look) still() bool { return !k.held() && !k.after.held() && k.Fields == k.after.Fields }
+
+func (a *Allocator) look(l layout, now func() uint64) (*look, error) {
+	k := &look{begun: now()}
+	before, err := a.head(l)
+	if err != nil {
+		return nil, err
+	}
+	if k.image, err = a.image(l, before); err != nil {
+		return nil, err
+	}
+	k.counted = now()
+	if k.after, err = a.head(l); err != nil {
+		return nil, err
+	}
+	k.to = now()
+	return k, nil
 }
 
 func (a *Allocator) head(l layout) (head, error) {

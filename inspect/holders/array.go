@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/inspect/internal/present"
 )
 
 // findObjects looks for the objects of PyTorch and of CuPy in the process's own memory.
@@ -55,7 +56,7 @@ func (r *reading) addArrays(live *liveBlocks) error {
 	if err != nil {
 		return err
 	}
-	s, at, err := r.arrays.Now(r.ctx, r.p, r.p.clock, memory.RegionsOf(maps))
+	s, at, err := r.arrays.Now(r.ctx, r.p, r.p.clock, present.Regions(maps))
 	if err != nil {
 		return err
 	}

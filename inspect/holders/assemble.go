@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/inspect/internal/present"
 )
 
 // candidate is a path to a block: to one of its targets, through one of its holders.
@@ -89,7 +90,7 @@ func (a *assembly) readAgain() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	im, err := memory.NewRing(a.ctx, a.p, memory.RegionsOf(maps), a.held()/againShare)
+	im, err := memory.NewRing(a.ctx, a.p, present.Regions(maps), a.held()/againShare)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +105,9 @@ func (a *assembly) readAgain() (done func(), err error) {
 }
 
 // mapped is what of the process may be read now, present or not.
-func (a *assembly) mapped() (regions []memory.Region, present []memory.Run, ok bool) {
+func (a *assembly) mapped() (regions []memory.Region, runs []memory.Run, ok bool) {
 	maps, err := a.p.Maps()
-	return memory.RegionsOf(maps), nil, err == nil
+	return present.Regions(maps), nil, err == nil
 }
 
 // uses reports whether a tensor still has a storage whose memory is the block's, and the same Python object, or whether an array is

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
+	"github.com/gputrace/gputrace/inspect/internal/present"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -93,7 +94,7 @@ func (r *reading) copyStopped(over func() bool, may bool) (live *liveBlocks, aga
 	}
 	l.present = r.limit(l.present)
 	r.begin(l)
-	pages := memory.CountPages(l.present)
+	pages := present.Pages(l.present)
 	if copied := r.im.CopyHeap(r.im.BuffersLast(l.present), over); copied < pages {
 		r.note("of %d MiB of its memory %d were copied while the process was stopped, for %v at most: what is said is confirmed as of a "+
 			"running one",

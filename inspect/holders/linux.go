@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/inspect/internal/present"
 	"github.com/gputrace/gputrace/internal/limits"
 	"github.com/gputrace/gputrace/process"
 )
@@ -96,7 +97,7 @@ type linuxProcess struct {
 
 // present implements system.
 func (l *linuxProcess) present(regions []memory.Region) ([]memory.Run, []string, error) {
-	return memory.PresentRuns(l.Process, regions)
+	return present.Runs(l.Process, regions)
 }
 
 // interpreter implements system.

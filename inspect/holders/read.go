@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/inspect/internal/present"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -152,7 +153,7 @@ func (r *reading) prepare() (l listing, err error) {
 		return l, err
 	}
 	const spare = 1 << 14 // pages
-	r.pages = memory.CountPages(l.present)
+	r.pages = present.Pages(l.present)
 	if r.options.Freeze == 0 {
 		r.im, err = memory.NewRing(r.ctx, r.p, nil, r.held())
 		return l, err
@@ -196,7 +197,7 @@ func (r *reading) list() (l listing, err error) {
 	if l.maps, err = r.p.Maps(); err != nil {
 		return l, err
 	}
-	l.regions = memory.RegionsOf(l.maps)
+	l.regions = present.Regions(l.maps)
 	l.present, l.notes, err = r.p.present(l.regions)
 	return l, err
 }

@@ -11,11 +11,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/inspect/internal/present"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -43,14 +43,10 @@ const (
 )
 
 // Region is a range of addresses that may be read.
-type Region struct {
-	Start, End uint64
-	// Heap: private memory that the program writes, where objects are. Otherwise data of a library.
-	Heap  bool
-	Exec  bool
-	Stack bool   // of the main thread
-	File  string // of the mapping; empty for memory without one
-}
+type Region = present.Region
+
+// Run is neighbouring pages that are present.
+type Run = present.Run
 
 // Image is what was read of a process: a copy of its private memory, and pages of libraries that are read when they are
 // asked for. It implements cpython.Image. It is not safe for concurrent use, but for Word and View of addresses in the copy.
@@ -301,41 +297,6 @@ func (im *Image) Close() {
 	}
 	im.pages, im.mapped, im.used, im.next, im.ring = nil, false, 0, 0, nil
 	im.tables = pageTable{}
-}
-
-// RegionsOf picks the mappings that may be read: private memory and data of libraries. Devices and other special files
-// are never touched, and neither is memory that is shared.
-func RegionsOf(maps []process.Mapping) []Region {
-	libraries := map[string]bool{}
-	for i := range maps {
-		if maps[i].Exec && maps[i].Inode != 0 {
-			libraries[maps[i].Path] = true
-		}
-	}
-	var out []Region
-	for i := range maps {
-		m := &maps[i]
-		if m.Shared || m.End > topSpans<<spanShift || special(m.Path) {
-			continue
-		}
-		switch {
-		case m.Inode == 0 && m.Writable:
-			out = append(out, Region{Start: m.Start, End: m.End, Heap: true, Stack: strings.HasPrefix(m.Path, "[stack")})
-		case m.Inode != 0 && libraries[m.Path]:
-			out = append(out, Region{Start: m.Start, End: m.End, Heap: m.Writable, Exec: m.Exec, File: m.Path})
-		}
-	}
-	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Start, b.Start) })
-	return out
-}
-
-// special tells what lies behind a mapping by its name: device files, the kernel's own pages, memory of other kinds.
-func special(path string) bool {
-	if strings.HasPrefix(path, "[") {
-		return path != "[heap]" && !strings.HasPrefix(path, "[stack") && !strings.HasPrefix(path, "[anon")
-	}
-	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "anon_inode:") || strings.HasPrefix(path, "/SYSV") ||
-		strings.HasPrefix(path, "/dmabuf") || strings.HasPrefix(path, "socket:") || strings.HasPrefix(path, "/memfd:")
 }
 
 // RegionAt is the region of an address.

@@ -28,7 +28,7 @@ func TestRing(t *testing.T) {
 	im, err := NewRing(t.Context(), m, regions, 0)
 	require.NoError(t, err)
 	defer im.Close()
-	im.Reset(regions, []Run{{streamBase, 11}, {streamBase + 12<<PageShift, pages - 12}})
+	im.Reset(regions, []Run{{Addr: streamBase, Pages: 11}, {Addr: streamBase + 12<<PageShift, Pages: pages - 12}})
 	im.EachPage(func(addr uint64, page []byte) uint64 {
 		if addr>>PageShift%3 == 0 {
 			im.Keep(addr, page)

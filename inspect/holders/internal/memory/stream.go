@@ -74,7 +74,7 @@ func (s *stream) trim() {
 
 // take cuts the next piece off the runs.
 func (s *stream) take() Run {
-	r := Run{s.runs[0].Addr, min(s.runs[0].Pages, streamRun>>PageShift)}
+	r := Run{Addr: s.runs[0].Addr, Pages: min(s.runs[0].Pages, streamRun>>PageShift)}
 	s.runs[0].Addr, s.runs[0].Pages = r.Addr+r.Pages<<PageShift, s.runs[0].Pages-r.Pages
 	return r
 }
@@ -100,7 +100,7 @@ func (s *stream) passing(r Run) {
 		p := <-coming
 		s.im.bytes += p.got << PageShift
 		if p.got < p.Pages { // one page was unmapped: the rest is read anew
-			rest := Run{p.Addr + (p.got+1)<<PageShift, p.Pages - p.got - 1}
+			rest := Run{Addr: p.Addr + (p.got+1)<<PageShift, Pages: p.Pages - p.got - 1}
 			s.runs = slices.Insert(s.runs, 0, rest)
 		}
 		s.trim()
@@ -180,7 +180,7 @@ func (im *Image) buffers() (buffers []Run) {
 			if n == 0 {
 				break
 			}
-			buffers = append(buffers, Run{at, n})
+			buffers = append(buffers, Run{Addr: at, Pages: n})
 			at += n << PageShift
 		}
 	}
@@ -191,7 +191,7 @@ func (im *Image) buffers() (buffers []Run) {
 func split(runs, ranges []Run) (outside, inside []Run) {
 	add := func(to []Run, from, end uint64) []Run {
 		if from < end {
-			to = append(to, Run{from, (end - from) >> PageShift})
+			to = append(to, Run{Addr: from, Pages: (end - from) >> PageShift})
 		}
 		return to
 	}

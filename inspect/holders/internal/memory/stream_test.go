@@ -66,7 +66,7 @@ func numbers(ranges ...[2]int) (out []int) {
 
 // TestStream: all pages go by once, in order, but for unmapped ones.
 func TestStream(t *testing.T) {
-	at := func(page, pages uint64) Run { return Run{streamBase + page<<PageShift, pages} }
+	at := func(page, pages uint64) Run { return Run{Addr: streamBase + page<<PageShift, Pages: pages} }
 	m := newPagesMemory(1000)
 	require.Equal(t, numbers([2]int{0, 1000}), visited(t, m, []Run{at(0, 1000)}))
 	require.Equal(t, numbers([2]int{3, 4}, [2]int{5, 300}), visited(t, m, []Run{at(3, 1), at(5, 295)}))
@@ -102,8 +102,8 @@ func TestStreamBuffers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newPagesMemory(1000)
 			head(m, tt.page, tt.lead, tt.size)
-			require.Equal(t, tt.want, visited(t, m, []Run{{streamBase, 1000}}))
-			require.Equal(t, tt.want, visited(t, m, []Run{{streamBase, 200}, {streamBase + 200<<PageShift, 800}}))
+			require.Equal(t, tt.want, visited(t, m, []Run{{Addr: streamBase, Pages: 1000}}))
+			require.Equal(t, tt.want, visited(t, m, []Run{{Addr: streamBase, Pages: 200}, {Addr: streamBase + 200<<PageShift, Pages: 800}}))
 		})
 	}
 }
@@ -133,7 +133,7 @@ func TestStreamPasses(t *testing.T) {
 	im, err := New(t.Context(), m, []Region{{Start: page(0), End: page(700), Heap: true}, {Start: page(700), End: page(1000), Heap: true}}, 16)
 	require.NoError(t, err)
 	defer im.Close()
-	im.present = []Run{{page(0), 650}, {page(900), 10}}
+	im.present = []Run{{Addr: page(0), Pages: 650}, {Addr: page(900), Pages: 10}}
 	visits := 0
 	im.EachPage(func(uint64, []byte) uint64 { visits++; return 0 })
 	require.Equal(t, 60, visits)
@@ -175,7 +175,7 @@ func TestPopulateAhead(t *testing.T) {
 
 // TestSplit: every page of the runs is on one side.
 func TestSplit(t *testing.T) {
-	at := func(page, pages uint64) Run { return Run{page << PageShift, pages} }
+	at := func(page, pages uint64) Run { return Run{Addr: page << PageShift, Pages: pages} }
 	for name, tt := range map[string]struct{ runs, ranges, outside, inside []Run }{
 		"no ranges":       {[]Run{at(1, 5)}, nil, []Run{at(1, 5)}, nil},
 		"no runs":         {nil, []Run{at(1, 5)}, nil, nil},
@@ -229,13 +229,13 @@ func TestRenew(t *testing.T) {
 	im, err := New(t.Context(), m, []Region{region(first)}, 16)
 	require.NoError(t, err)
 	defer im.Close()
-	im.present = []Run{{first, 1}}
+	im.present = []Run{{Addr: first, Pages: 1}}
 	require.False(t, im.Again(later, 8), "nobody looked")
 	require.Zero(t, im.Word(later))
 	looked := 0
 	im.OnRenew(func() ([]Region, []Run, bool) {
 		looked++
-		return []Region{region(first), region(later)}, []Run{{first, 1}, {later, 1}}, true
+		return []Region{region(first), region(later)}, []Run{{Addr: first, Pages: 1}, {Addr: later, Pages: 1}}, true
 	})
 	require.True(t, im.Again(later, 8))
 	require.Equal(t, 1, looked)

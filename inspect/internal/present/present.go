@@ -1,35 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package memory
+// Package present lists the memory of a process that may be read, and its pages that are present.
+package present
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gputrace/gputrace/process"
 )
 
 const (
+	// PageShift is the binary logarithm of the size of our pages, bytes.
+	PageShift = 12
+	// MaxAddress is above all addresses that a process maps unless it asks for more (47 bits on x86-64, mm.rst; 48 on arm64, memory.rst).
+	MaxAddress = 1 << 48
+
 	// maxMapped bounds the address space whose pages are looked up, bytes: a mapping may be far larger than what is used.
 	maxMapped = 1 << 40
-	// copyRun is how much is copied at once, bytes.
-	copyRun = 4 << 20
 	// pagemapEntry is the size of an entry of /proc/PID/pagemap, and what its bits say
 	// (Documentation/admin-guide/mm/pagemap.rst).
 	pagemapEntry   = 8
 	pagemapPresent = 1<<63 | 1<<62 // in memory, or swapped out
 )
 
+// Region is a range of addresses that may be read.
+type Region struct {
+	Start, End uint64
+	// Heap: private memory that the program writes, where objects are. Otherwise data of a library.
+	Heap  bool
+	Exec  bool
+	Stack bool   // of the main thread
+	File  string // of the mapping; empty for memory without one
+}
+
+// Regions picks the mappings that may be read: private memory and data of libraries. Devices and other special files
+// are never touched, and neither is memory that is shared.
+func Regions(maps []process.Mapping) []Region {
+	libraries := map[string]bool{}
+	for i := range maps {
+		if maps[i].Exec && maps[i].Inode != 0 {
+			libraries[maps[i].Path] = true
+		}
+	}
+	var out []Region
+	for i := range maps {
+		m := &maps[i]
+		if m.Shared || m.End > MaxAddress || special(m.Path) {
+			continue
+		}
+		switch {
+		case m.Inode == 0 && m.Writable:
+			out = append(out, Region{Start: m.Start, End: m.End, Heap: true, Stack: strings.HasPrefix(m.Path, "[stack")})
+		case m.Inode != 0 && libraries[m.Path]:
+			out = append(out, Region{Start: m.Start, End: m.End, Heap: m.Writable, Exec: m.Exec, File: m.Path})
+		}
+	}
+	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Start, b.Start) })
+	return out
+}
+
+// special tells what lies behind a mapping by its name: device files, the kernel's own pages, memory of other kinds.
+func special(path string) bool {
+	if strings.HasPrefix(path, "[") {
+		return path != "[heap]" && !strings.HasPrefix(path, "[stack") && !strings.HasPrefix(path, "[anon")
+	}
+	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "anon_inode:") || strings.HasPrefix(path, "/SYSV") ||
+		strings.HasPrefix(path, "/dmabuf") || strings.HasPrefix(path, "socket:") || strings.HasPrefix(path, "/memfd:")
+}
+
 // Run is neighbouring pages that are present: the address of the first, and how many.
 type Run struct{ Addr, Pages uint64 }
 
-// PresentRuns lists the present pages of the heap regions, by address.
-func PresentRuns(p *process.Process, regions []Region) (runs []Run, notes []string, err error) {
+// Runs lists the present pages of the heap regions, by address.
+func Runs(p *process.Process, regions []Region) (runs []Run, notes []string, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(p.Thread()) + "/pagemap")
 	if errors.Is(err, fs.ErrPermission) { // the file is its user's own (proc(5))
 		err = fmt.Errorf("%w: %w: it takes root or, for another user's process, CAP_DAC_READ_SEARCH", process.ErrPermission, err)
@@ -77,33 +129,10 @@ func appendRuns(runs []Run, pagemap io.ReaderAt, r Region, buffer []byte, kernel
 	return runs
 }
 
-// CountPages is how many pages the runs have.
-func CountPages(runs []Run) (n uint64) {
+// Pages is how many pages the runs have.
+func Pages(runs []Run) (n uint64) {
 	for _, r := range runs {
 		n += r.Pages
 	}
 	return n
-}
-
-// CopyHeap reads the runs into the image until the time is over, and returns how many pages it has read.
-func (im *Image) CopyHeap(runs []Run, over func() bool) (done uint64) {
-	for _, r := range runs {
-		for r.Pages > 0 {
-			if over() || im.Over() {
-				im.cut = true
-				return done
-			}
-			n := min(r.Pages, copyRun>>PageShift)
-			got := im.load(r.Addr, n)
-			if got < n { // a page that was unmapped meanwhile
-				im.miss(r.Addr + got<<PageShift)
-				got++
-			}
-			r.Addr, r.Pages = r.Addr+got<<PageShift, r.Pages-got
-			done += got
-		}
-	}
-	im.whole = !over() && !im.Over()
-	im.cut = !im.whole
-	return done
 }
