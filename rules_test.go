@@ -34,7 +34,7 @@ var downstream = []string{
 var mayImport = map[string][]string{
 	"event":              {"event/allocator"},
 	"event/allocator":    {},
-	"event/figures":      {"event"},
+	"event/figures":      {"event", "event/allocator"},
 	"event/moment":       {},
 	"bench/measure":      {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
 	"process":            {},
@@ -108,14 +108,14 @@ var mayImport = map[string][]string{
 	"darwin/ring":     {"event/figures"},
 	"darwin/shim":     {},
 	"recording":       {"event", "event/figures"},
-	"recording/":      {"event", "internal/sorts", "internal/words", "recording"},
+	"recording/":      {"event", "event/allocator", "internal/sorts", "internal/words", "recording"},
 	// The live set, and what of it needs nothing of the rest: the table of blocks, the format of checkpoints, which blocks to correct.
 	"heap":                    {"event", "heap/internal/", "internal/index", "internal/sorts"},
 	"heap/values":             {"heap"},
 	"heap/internal/blocks":    {"event"},
 	"heap/internal/codec":     {},
 	"heap/internal/division":  {"event"},
-	"heap/internal/ranges":    {"event", "heap/internal/codec"},
+	"heap/internal/ranges":    {"event", "heap/internal/codec", "heap/internal/division"},
 	"heap/internal/reconcile": {"event", "heap/internal/blocks"},
 	"heap/internal/tally":     {"event"},
 
@@ -132,9 +132,9 @@ var mayImport = map[string][]string{
 	"analysis/holders": {
 		"analysis/phases", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts",
 	},
-	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
+	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event",
-		"event/figures", "heap", "inspect", "internal/sorts"},
+		"event/allocator", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif": {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap",
 		"internal/sorts"},
 	"analysis/oom": {"analysis/advice", "analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks",
@@ -164,7 +164,7 @@ var mayImport = map[string][]string{
 	"internal/exit":  {},
 	"internal/build": {"internal/nvml"},
 	"cmd/gputrace/internal/advice": {
-		"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature",
+		"doctor", "inspect", "inspect/bfc", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature",
 	},
 	"cmd/gputrace/internal/console": {
 		"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "cmd/gputrace/internal/advice", "internal/exit",
@@ -234,7 +234,7 @@ var mayImport = map[string][]string{
 		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export": {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words",
+	"export": {"analysis/", "event", "event/allocator", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words",
 		"recording", "recording/"},
 	"export/": {
 		"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words",

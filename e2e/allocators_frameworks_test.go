@@ -19,6 +19,16 @@ var jax = []string{
 	"ml_dtypes==0.6.0", "scipy==1.17.1", "opt_einsum==3.4.0",
 }
 
+// jaxEnvironment lets a program use JAX with the stand-in device.
+func jaxEnvironment(t *testing.T) []string {
+	t.Helper()
+	packages := installed(t, jax[0], jax[1:]...)
+	return []string{
+		"PYTHONPATH=" + packages, "JAX_PLATFORMS=cuda", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1",
+		"PATH=" + os.Getenv("PATH") + ":" + filepath.Join(packages, "nvidia", "cu13", "bin"),
+	}
+}
+
 // TestJAX records a JAX program on the stand-in device: bytes in use and allocations equal JAX's own statistics of the device. It installs
 // 400 MB:
 //
@@ -29,12 +39,8 @@ func TestJAX(t *testing.T) {
 		require.NoError(t, os.WriteFile(device, nil, 0o600))
 		t.Cleanup(func() { _ = os.Remove(device) })
 	}
-	dir, packages := t.TempDir(), installed(t, jax[0], jax[1:]...)
-	environment := []string{
-		"PYTHONPATH=" + packages, "JAX_PLATFORMS=cuda", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1",
-		"PATH=" + os.Getenv("PATH") + ":" + filepath.Join(packages, "nvidia", "cu13", "bin"),
-	}
-	p := startIn(t, dir, environment, filepath.Join(env.testdata, "run"), workload("jax_keeps.py"), dir).ready(t)
+	dir := t.TempDir()
+	p := startIn(t, dir, jaxEnvironment(t), filepath.Join(env.testdata, "run"), workload("jax_keeps.py"), dir).ready(t)
 	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
 	p.release(t)
 	var bytes, allocations, before, after uint64
@@ -53,4 +59,75 @@ func TestJAX(t *testing.T) {
 	require.Equal(t, []uint64{bytes, allocations}, []uint64{live[0].Live.Bytes, live[0].Allocs})
 	t.Logf("%d B in use before the attach and %d B at the end by JAX, %+v", before, after, live[0])
 	require.Equal(t, []uint64{before, after}, []uint64{live[0].Baseline, live[0].Allocated})
+}
+
+// jaxHolds holds arrays by name on the stand-in device, as tensorflowHolds does. JAX looks for a device file, which it need
+// not find here.
+const jaxHolds = `
+import json, os, sys, threading, time
+import jax._src.hardware_utils as hardware
+hardware.has_visible_nvidia_gpu = lambda: True
+import jax
+import jax.numpy as jnp
+@jax.jit
+def twice(x):
+    return x * 2 + 1
+def ones(n):
+    return twice(jnp.ones((n, 300), jnp.float32))
+kept, params = [ones(10 + n) for n in range(12)], {"w": ones(100), "b": ones(7)}
+gone = [ones(200 + n) for n in range(4)]
+del gone[1:3]
+arrays = {f"kept[{i}]": x for i, x in enumerate(kept)}
+arrays |= {f"params['{k}']": x for k, x in params.items()} | {f"gone[{i}]": x for i, x in enumerate(gone)}
+held = {name: [x.block_until_ready().unsafe_buffer_pointer(), x.nbytes] for name, x in arrays.items()}
+del arrays
+print("READY", os.getpid(), flush=True)
+WORK
+stats = jax.devices()[0].memory_stats()
+json.dump(dict(held=held, variables={}, current=stats["bytes_in_use"]), open("DIR/oracle.new", "w"))
+os.rename("DIR/oracle.new", "DIR/oracle.json")
+time.sleep(600)
+`
+
+// TestJAXCold reads the allocators of a JAX program that is not traced: the device's blocks add up to memory_stats() to the byte, and begin at
+// the addresses of the program's arrays, under their names. The pool of host memory is apart.
+//
+//	go test -tags frameworks ./e2e -run TestJAXCold
+func TestJAXCold(t *testing.T) {
+	p, h := startHolding(t, jaxEnvironment(t), func(script string) []string { return []string{filepath.Join(env.testdata, "run"), script} },
+		jaxHolds, "")
+	d := dumpJSON(t, p.pid)
+	require.Len(t, d.Devices, 2)
+	gpu, host := &d.Devices[0], &d.Devices[1]
+	require.Equal(t, []any{"GPU_0_bfc", false, 0, h.Current}, []any{gpu.Name, gpu.Host, gpu.Device, gpu.Counted["allocated"]})
+	require.Equal(t, []any{"xla_gpu_host_bfc", true}, []any{host.Name, host.Host})
+	require.Zero(t, host.Memory["allocated"])
+	h.checkHolds(t, p, d)
+	screen, _, code := dump(t, p.pid)
+	require.Zero(t, code)
+	require.Contains(t, screen, "the allocator's map · JAX 0.10.2")
+	require.Contains(t, screen, "cuda:0, allocator GPU_0_bfc")
+	require.Contains(t, screen, "host memory, allocator xla_gpu_host_bfc")
+	require.NotContains(t, screen, "PyTorch")
+}
+
+// TestJAXColdBusy: a JAX program that computes without a pause is read, too.
+func TestJAXColdBusy(t *testing.T) {
+	p, h := startHolding(t, jaxEnvironment(t), func(script string) []string { return []string{filepath.Join(env.testdata, "run"), script} },
+		jaxHolds, `
+def work():
+    while True:
+        twice(kept[0]).block_until_ready()
+threading.Thread(target=work, daemon=True).start()`)
+	for range 5 {
+		d := dumpJSON(t, p.pid)
+		require.Len(t, d.Devices, 2)
+		gpu := &d.Devices[0]
+		blocks, sum := d.held()
+		low, _ := gpu.Changing.bounds()
+		require.Equal(t, gpu.Counted["allocated"], sum+low)
+		for name, want := range h.Held {
+			require.Equal(t, want, blocks[name], name)
+		}
+	}
 }

@@ -24,8 +24,11 @@ type dumped struct {
 	Format  string
 	Version int
 	PID     int
+	Notes   []string
 	Devices []struct {
 		Device      int
+		Name        string
+		Host        bool
 		Memory      map[string]uint64
 		Counted     map[string]uint64
 		Unexplained *int64
@@ -40,7 +43,9 @@ type dumped struct {
 			Blocks     []struct {
 				Address, Size uint64
 				Requested     *uint64
+				ID            uint64 `json:"allocation_id"`
 				State         string
+				Holder        string
 			}
 		}
 	}

@@ -47,6 +47,8 @@ type whoReport struct {
 
 type whoBlock struct {
 	Address, Size         uint64
+	Allocator             string
+	Host                  bool
 	State, Category, Name string
 	Group, Class, Why     string
 	Path                  []whoStep

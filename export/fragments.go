@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/fragmentation"
 	"github.com/gputrace/gputrace/export/json"
@@ -56,7 +57,7 @@ func (s *Source) WriteFragments(w io.Writer, o *FragmentsOptions, stop func()) e
 func (s *Source) fragmentation(selection view.Selection, request uint64) ([]whatif.Fragmentation, error) {
 	maps, err := fragments.At(s.Trace, selection)
 	if err == nil && len(maps) == 0 {
-		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: no caching allocator of PyTorch in it", s.Path))
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: no caching allocator of PyTorch in it%s", s.Path, s.insteadOfFragments()))
 	}
 	if err != nil {
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
@@ -82,6 +83,16 @@ func (s *Source) fragmentation(selection view.Selection, request uint64) ([]what
 	return out, nil
 }
 
+// insteadOfFragments says how to see the fragmentation of TensorFlow's and JAX's allocators, whose regions are in no recording.
+func (s *Source) insteadOfFragments() string {
+	for _, a := range s.Trace.End().Snapshot.Accounts {
+		if a.Device.Allocator() == allocator.BFC {
+			return "\n  regions of TensorFlow and JAX are not recorded; while the program runs: gputrace dump -p PID"
+		}
+	}
+	return ""
+}
+
 // requestAt returns the request to look at: of the given size, or the one that failed at the moment of the map.
 func (s *Source) requestAt(m *fragments.Map, bytes uint64) fragments.Request {
 	failed, _ := s.Trace.Refusals()
@@ -90,5 +101,11 @@ func (s *Source) requestAt(m *fragments.Map, bytes uint64) fragments.Request {
 			bytes = e.Size
 		}
 	}
-	return fragments.Request{Bytes: bytes, Stream: m.Stream()}
+	if m.Device.Allocator().Simulated() {
+		return fragments.Request{Bytes: bytes, Stream: m.Stream()}
+	}
+	if bytes == 0 { // TensorFlow and JAX have most of the device in one region: its largest free piece is of use
+		bytes = m.Largest()
+	}
+	return fragments.Request{Bytes: bytes, Stream: event.Unknown, Any: true}
 }

@@ -172,3 +172,37 @@ func TestReadTotalsOfTwo(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, r.First, "a checkpoint has it")
 }
+
+// TestRegions: the regions of an allocator without totals are those of the last reading, also in a checkpoint. They divide its memory until
+// the driver hands out more.
+func TestRegions(t *testing.T) {
+	h := New()
+	require.Nil(t, h.Segments(pid, bfc0))
+	applyAt(h, bfcEvent(10, event.KindAlloc, 0x1000, 100))
+	before := h.State()
+	h.Watch(pid)
+	o := bfcObservation(1, 500, event.ObservedBlock{Addr: 0x1000, Size: 100, Requested: 100}, bfcBlock(0x2000, 400))
+	o.Reserved, o.Segments = 0x3000, []event.ObservedSegment{{Addr: 0x8000, Size: 0x1000}, {Addr: 0x1000, Size: 0x2000}}
+	_, err := h.Reconcile(o)
+	require.NoError(t, err)
+	h.Unwatch(pid)
+	want := []Segment{{Addr: 0x1000, Size: 0x2000}, {Addr: 0x8000, Size: 0x1000}}
+	other := New()
+	require.NoError(t, other.SetState(h.State()))
+	require.Greater(t, h.State()[0], before[0], "an older gputrace cannot read it")
+	for _, h := range []*Heap{h, other} {
+		require.Equal(t, want, h.Segments(pid, bfc0))
+		p, ok := h.Parts(pid, bfc0)
+		require.True(t, ok)
+		require.Equal(t, Parts{Reserved: 0x3000, Allocated: 500, Requested: 499, InactiveSplit: 0x2000 - 500, Free: 0x1000, Largest: 0x1000}, p)
+		applyAt(h, bfcEvent(120, event.KindFree, 0x2000, 400))
+		p, ok = h.Parts(pid, bfc0)
+		require.True(t, ok)
+		require.EqualValues(t, 100, p.Allocated)
+		apply(h, deviceEvent(event.KindAlloc, 0x100000, 4*mib))
+		_, ok = h.Parts(pid, bfc0)
+		require.False(t, ok, "it may have taken that")
+	}
+	damaged := h.State()
+	require.ErrorIs(t, New().SetState(damaged[:len(damaged)-3]), ErrState)
+}

@@ -19,9 +19,10 @@ import (
 
 // stateVersion is the version of State's format: the order and meaning of its fields. It is written to files.
 const (
-	stateVersion       = 3
-	stateWithoutAsleep = 2
-	stateWithoutLosses = 1
+	stateVersion        = 4
+	stateWithoutRegions = 3
+	stateWithoutAsleep  = 2
+	stateWithoutLosses  = 1
 )
 
 // ErrState means that the bytes are not a state of this version.
@@ -67,10 +68,11 @@ func (h *Heap) Stacks() []event.StackID {
 // checkpoint writes or reads a heap.
 type checkpoint struct {
 	*codec.Codec
-	heap     *Heap
-	objects  codec.Table[object]
-	mappings codec.Table[mapping]
-	roots    codec.Table[pieceSegment]
+	heap       *Heap
+	hasRegions bool // of this version
+	objects    codec.Table[object]
+	mappings   codec.Table[mapping]
+	roots      codec.Table[pieceSegment]
 }
 
 func (s *checkpoint) object(o **object, needed bool)     { codec.Pointer(s.Codec, o, &s.objects, needed) }
@@ -140,26 +142,30 @@ func (s *checkpoint) all() {
 		codec.Number(s.Codec, &h.lossIntervalCount)
 		codec.List(s.Codec, &h.lossIntervals, func(x *LossInterval) { s.Fixed(x) })
 	}
-	if version >= stateVersion {
+	if s.hasRegions = version >= stateVersion; version >= stateWithoutRegions {
 		codec.Map(s.Codec, h.processes, s.asleep)
 	}
 	s.check()
 }
 
 // stateVersion returns the oldest version that has all of a heap, so that older versions of gputrace can read the state.
-func (h *Heap) stateVersion() int {
+func (h *Heap) stateVersion() (version int) {
+	version = stateWithoutLosses
+	if h.lossIntervalCount > 0 {
+		version = stateWithoutAsleep
+	}
 	for _, p := range h.processes {
-		if len(p.asleep)+len(p.slept) > 0 {
+		switch {
+		case len(p.regions) > 0:
 			return stateVersion
+		case len(p.asleep)+len(p.slept) > 0:
+			version = stateWithoutRegions
 		}
 	}
-	if h.lossIntervalCount > 0 {
-		return stateWithoutAsleep
-	}
-	return stateWithoutLosses
+	return version
 }
 
-// asleep writes or reads the segments of a process that have no memory.
+// asleep writes or reads the segments of a process that have no memory, and the regions of its allocators without totals.
 func (s *checkpoint) asleep(pid *uint32, v **process) {
 	codec.Number(s.Codec, pid)
 	if s.Load {
@@ -167,6 +173,9 @@ func (s *checkpoint) asleep(pid *uint32, v **process) {
 	}
 	(*v).asleep.Code(s.Codec)
 	(*v).slept.Code(s.Codec)
+	if s.hasRegions {
+		(*v).regions.Code(s.Codec)
+	}
 }
 
 // moments restores which sites changed since their peak. It runs after the accounts, which own the peaks.

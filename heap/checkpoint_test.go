@@ -123,7 +123,7 @@ func TestStateRefuses(t *testing.T) {
 		require.ErrorIs(t, New().SetState(state[:n]), ErrState, "%d bytes", n)
 	}
 	require.ErrorIs(t, New().SetState(append(slices.Clone(state), 0)), ErrState)
-	require.ErrorContains(t, New().SetState([]byte{stateVersion + 1}), "want 1 to 3")
+	require.ErrorContains(t, New().SetState([]byte{stateVersion + 1}), "want 1 to 4")
 }
 
 // pooled is a heap with what a pool came to.

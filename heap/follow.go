@@ -23,8 +23,7 @@ type Follower interface {
 	Allocated(b *Block)
 	// Freed is called when a block leaves the live set. time is the time of the event that showed it, CLOCK_BOOTTIME nanoseconds.
 	Freed(b *Block, time uint64)
-	// Moved is called when a live block, with its counts, moves to another site, because its device memory turned out
-	// to be a segment.
+	// Moved is called when a live block, with its counts, moves to another site, because its device memory turned out to be a segment.
 	Moved(from, to *Block)
 }
 

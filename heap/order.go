@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"iter"
 	"maps"
-	"slices"
 
 	"github.com/gputrace/gputrace/internal/sorts"
 )
@@ -14,23 +13,16 @@ import (
 // Go ranges over a map in a different order each time. Followers number what they are called with, so every walk over
 // processes, accounts and objects that calls or writes something is in the order of their keys.
 
-// inOrder lists what a map yields, sorted, so that the order does not depend on the map.
-func inOrder[T any](values iter.Seq[T], compare func(x, y T) int) []T {
-	list := slices.Collect(values)
-	sorts.Func(list, compare)
-	return list
-}
-
 // sortedAccounts lists the accounts of caching allocators by PID and device.
 func (h *Heap) sortedAccounts() []*account {
-	return inOrder(maps.Values(h.accounts), func(x, y *account) int {
+	return sorts.Collect(maps.Values(h.accounts), func(x, y *account) int {
 		return cmp.Or(cmp.Compare(x.PID, y.PID), compareDevice(x.Device, y.Device))
 	})
 }
 
 // sortedProcesses lists the processes by PID.
 func (h *Heap) sortedProcesses() []*process {
-	return inOrder(maps.Values(h.processes), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
+	return sorts.Collect(maps.Values(h.processes), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
 }
 
 // inSpace lists the objects of one sort that have an address or handle, sorted by it.
@@ -38,7 +30,7 @@ func (p *process) inSpace(key spaceKey) []*object { return sortedObjects(maps.Va
 
 // objects yields each live object once.
 func (p *process) objects(yield func(*object) bool) {
-	keys := inOrder(maps.Keys(p.spaces), func(x, y spaceKey) int {
+	keys := sorts.Collect(maps.Keys(p.spaces), func(x, y spaceKey) int {
 		return cmp.Or(cmp.Compare(x.layer, y.layer), cmp.Compare(x.sort, y.sort))
 	})
 	lists := make([][]*object, 0, len(keys)+2)
@@ -56,7 +48,7 @@ func (p *process) objects(yield func(*object) bool) {
 
 // sortedObjects sorts objects by address or handle; objects that had the same one in turn are in that order.
 func sortedObjects(objects iter.Seq[*object]) []*object {
-	return inOrder(objects, func(x, y *object) int {
+	return sorts.Collect(objects, func(x, y *object) int {
 		return cmp.Or(cmp.Compare(x.addr, y.addr), cmp.Compare(x.listed, y.listed), cmp.Compare(x.time, y.time))
 	})
 }

@@ -3,6 +3,8 @@
 package heap
 
 import (
+	"slices"
+
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/division"
 )
@@ -17,7 +19,7 @@ type Segment = division.Segment
 // not known, so that the sums would differ from the allocator's.
 func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	a := h.accounts[accountKey{pid, device}]
-	if a == nil || !a.hasTotal || !a.complete {
+	if a == nil || !a.hasTotal || !a.complete && (a.process.regions.Bytes(a.Device) == 0 || a.Reserved == event.Unknown) {
 		return Parts{}, false
 	}
 	blocks := make([]division.Block, 0, a.live.Len())
@@ -45,6 +47,9 @@ func (h *Heap) Segments(pid uint32, device event.Device) []Segment {
 func (h *Heap) segments(a *account) []Segment {
 	var whole, mapped []Segment
 	device := a.Device.Physical()
+	if regions := a.process.regions.Segments(a.Device, false); regions != nil {
+		return regions
+	}
 	of := func(o *object) bool { return o != nil && o.segment && h.key(o).device == device }
 	add := func(list *[]Segment, addr, size uint64, stack event.StackID, mapped bool) {
 		*list = append(*list, Segment{Addr: addr, Size: size, Stack: stack, Mapped: mapped})
@@ -69,12 +74,7 @@ func (h *Heap) segments(a *account) []Segment {
 			add(&mapped, m.addr, m.size, h.key(m.behind).stack, true)
 		}
 	}
-	for _, r := range p.asleep {
-		if r.Device == device {
-			add(&whole, r.Start, r.End-r.Start, 0, true)
-		}
-	}
-	whole = append(whole, division.Join(mapped)...)
+	whole = slices.Concat(whole, p.asleep.Segments(device, true), division.Join(mapped))
 	division.Sort(whole)
 	return whole
 }

@@ -23,6 +23,7 @@ type process struct {
 	unclaimed []span
 	torch     bool
 	asleep    ranges.List // segments without memory
+	regions   ranges.List // of allocators without totals, at the last reading
 	slept     ranges.List // segments that had none before, and have some
 
 	accounts        []*account              // of its caching allocators

@@ -38,8 +38,7 @@ type Result struct {
 	SegmentsRetired Count // that only the driver's events had
 }
 
-// Agreed reports whether allocator state and events were the same. Blocks that the first check adds are from before the
-// first event.
+// Agreed reports whether allocator state and events were the same. Blocks that the first check adds are from before the first event.
 func (r *Result) Agreed() bool {
 	return r.Retired.Objects+r.SegmentsRetired.Objects == 0 && r.Missing == 0 &&
 		(r.First || r.Added.Objects == 0) && (r.SegmentsFirst || r.SegmentsAdded.Objects == 0)

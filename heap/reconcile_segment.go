@@ -32,8 +32,9 @@ type segmentReconciliation struct {
 // reconcileSegments adds and retires segments if the outcome is proved: if it adds up to the allocator's reserved bytes.
 func (j *reconciliation) reconcileSegments() {
 	p := j.heap.processes[j.observation.PID]
-	if !j.observation.Device.Allocator().Totals() { // its segments are never read, only their sum
+	if !j.observation.Device.Allocator().Totals() { // no event shows its segments: those that were read count until the next reading
 		j.result.SegmentsProved = true
+		p.regions.Replace(j.observation.Device, j.observation.Segments)
 		if p.lastDriverEvent < j.observation.From {
 			j.account.Reserved = j.observation.Reserved
 		}

@@ -203,8 +203,7 @@ func (h *Heap) Snapshot() *Snapshot {
 	return s
 }
 
-// Blocks yields the live allocations of all layers, in an order that depends only on the events. The heap must not
-// change meanwhile.
+// Blocks yields the live allocations of all layers, in an order that depends only on the events. The heap must not change meanwhile.
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.sortedAccounts() {

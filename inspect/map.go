@@ -19,8 +19,7 @@ const (
 	StateAllocated State = 1
 	// StatePending is a block that the program has given back and that still waits for another stream's work.
 	StatePending State = 2
-	// StateChanging is no state of a block but a part of a segment whose blocks changed while they were read: see
-	// Allocator.MapNow.
+	// StateChanging is no state of a block but a part of a segment whose blocks changed while they were read: see Allocator.MapNow.
 	StateChanging State = 3
 )
 
@@ -45,25 +44,26 @@ type Block struct {
 	Size      uint64 // bytes
 	Requested uint64 // bytes the program asked for; 0 for a free block
 	Stream    uint64 // raw handle of the stream that the block belongs to; 0 is the default stream
+	ID        uint64 // number of the allocation, by BFC; 0: a free block, or one of PyTorch's, which has none
 	State     State
 }
 
-// Segment is memory that the allocator got from the driver at once; of an expandable segment, a contiguously
-// mapped part.
+// Segment is memory that the allocator got from the driver at once; of an expandable segment, a contiguously mapped part.
 type Segment struct {
 	Addr   uint64 // device address
 	Size   uint64 // bytes
 	Stream uint64 // of its first block
 	Pool   Pool
-	// Expandable says that parts of the segment's address range are not mapped
-	// (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
+	// Expandable says that parts of the segment's address range are not mapped (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).
 	Expandable bool
 	Blocks     []Block // all of it, without gaps, sorted by address
 }
 
-// DeviceMap is every segment and block of one device in one moment.
+// DeviceMap is every segment and block of one device in one moment, or of one BFC allocator.
 type DeviceMap struct {
 	DeviceTotals
+	Name     string    // of a BFC allocator, such as "GPU_0_bfc"; empty: the map is that of PyTorch's allocator
+	Host     bool      // the memory is the host's, and Device means nothing
 	Active   uint64    // bytes of allocated and pending blocks
 	Time     uint64    // when it was read, CLOCK_BOOTTIME, nanoseconds
 	Window   Window    // holds the moment

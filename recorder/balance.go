@@ -110,6 +110,9 @@ func (h *recordedHeap) torchParts() []figures.TorchMemory {
 	totals := h.Totals()
 	for i := range totals.Accounts {
 		a := &totals.Accounts[i]
+		if a.Device.Physical().Type == event.DeviceCPU {
+			continue // host memory
+		}
 		p, ok := h.Parts(a.PID, a.Device)
 		if !ok || a.Device.Index < 0 {
 			return nil
@@ -118,6 +121,7 @@ func (h *recordedHeap) torchParts() []figures.TorchMemory {
 			Device: int(a.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated),
 			Requested: figures.Bytes(p.Requested), Pending: figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit),
 			Free: figures.Bytes(p.Free), Largest: figures.Bytes(p.Largest),
+			Allocator: a.Device.Allocator(),
 		})
 	}
 	return out

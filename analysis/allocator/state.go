@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -25,8 +26,12 @@ type State struct {
 	Devices []DeviceState // by their number; also those without memory
 }
 
-// DeviceState is the figures of one device.
+// DeviceState is the figures of one device, or of one BFC allocator.
 type DeviceState struct {
+	// Allocator is whose memory it is, Name the allocator's name, such as "GPU_0_bfc"; empty of PyTorch's.
+	Allocator allocator.Allocator
+	Name      string
+	Host      bool // the memory is the host's, and the number of the device means nothing
 	// Memory is that of the blocks that stood still while they were read: all of them unless Changing is set.
 	Memory
 	// Changing is what did not stand still, ChangingBytes how many bytes of segments that is. nil: all did.
@@ -117,7 +122,10 @@ func New(m *inspect.Map) *State {
 
 func newDeviceState(m *inspect.DeviceMap) DeviceState {
 	d := DeviceState{
-		Counted: m.DeviceTotals, Active: m.Active, Changing: m.Changing, Time: m.Time, Segments: make([]SegmentState, len(m.Segments)),
+		Name: m.Name, Host: m.Host, Counted: m.DeviceTotals, Active: m.Active, Changing: m.Changing, Time: m.Time, Segments: make([]SegmentState, len(m.Segments)),
+	}
+	if m.Name != "" {
+		d.Allocator = allocator.BFC
 	}
 	pools := map[inspect.Pool]*Memory{}
 	for i := range m.Segments {
@@ -194,22 +202,44 @@ func (d *DeviceState) MostSplit(n int) []SegmentState {
 	return most[:min(n, len(most))]
 }
 
-// Torch is the allocator's memory by device, also of devices without any.
+// Torch is the memory of each allocator by device, also of devices without any; host memory is left out.
 func (b *State) Torch() []figures.TorchMemory {
-	out := make([]figures.TorchMemory, len(b.Devices))
+	out := make([]figures.TorchMemory, 0, len(b.Devices))
 	for i := range b.Devices {
-		m := b.Devices[i].counted()
-		out[i] = figures.TorchMemory{
-			Device: b.Devices[i].Counted.Device, Reserved: figures.Bytes(m.Reserved), Allocated: figures.Bytes(m.Allocated),
-			Requested: figures.Bytes(m.Requested), Pending: figures.Bytes(m.Pending), InactiveSplit: figures.Bytes(m.InactiveSplit),
-			Free: figures.Bytes(m.Free), Largest: figures.Bytes(b.Devices[i].largestFree()),
+		d := &b.Devices[i]
+		if d.Host {
+			continue
 		}
+		m := d.counted()
+		row := figures.TorchMemory{
+			Device: d.Counted.Device, Reserved: figures.Bytes(m.Reserved), Allocated: figures.Bytes(m.Allocated),
+			Requested: figures.Bytes(m.Requested), Pending: figures.Bytes(m.Pending), InactiveSplit: figures.Bytes(m.InactiveSplit),
+			Free: figures.Bytes(m.Free), Largest: figures.Bytes(d.LargestFree()), Allocator: d.Allocator,
+		}
+		same := func(t figures.TorchMemory) bool { return t.Device == row.Device && t.Allocator == row.Allocator }
+		if at := slices.IndexFunc(out, same); at >= 0 {
+			addRow(&out[at], &row)
+			continue
+		}
+		out = append(out, row)
 	}
 	return out
 }
 
-// largestFree is the largest free block of a device; 0: none is free.
-func (d *DeviceState) largestFree() uint64 {
+// addRow adds another allocator of the same kind and device.
+func addRow(sum, row *figures.TorchMemory) {
+	add := func(x *figures.Bytes, y figures.Bytes) { *x = figures.Bytes(figures.Add(uint64(*x), uint64(y))) }
+	add(&sum.Reserved, row.Reserved)
+	add(&sum.Allocated, row.Allocated)
+	add(&sum.Requested, row.Requested)
+	add(&sum.Pending, row.Pending)
+	add(&sum.InactiveSplit, row.InactiveSplit)
+	add(&sum.Free, row.Free)
+	sum.Largest = max(sum.Largest, row.Largest)
+}
+
+// LargestFree is the largest free block of a device; 0: none is free.
+func (d *DeviceState) LargestFree() uint64 {
 	largest := d.LargestInactiveSplit
 	for i := range d.Segments {
 		if s := &d.Segments[i]; s.FreeSegmentCount > 0 {

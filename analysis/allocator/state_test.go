@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 )
@@ -198,4 +199,26 @@ func TestStats(t *testing.T) {
 	require.Equal(t, figures.Counter{Current: 5, Peak: 6, Allocated: figures.Unknown, Freed: 8}, s.OversizeSegments)
 	require.Equal(t, []figures.Bytes{figures.Unknown, 0}, []figures.Bytes{out[1].Retries, out[1].OOMs})
 	require.Empty(t, Stats(nil))
+}
+
+// TestStateOfBFC: allocators with a name are TensorFlow's and JAX's. Those of one device are one row, and host memory is none.
+func TestStateOfBFC(t *testing.T) {
+	of := func(name string, device int, host bool, segments ...inspect.Segment) inspect.DeviceMap {
+		return inspect.DeviceMap{DeviceTotals: inspect.DeviceTotals{Device: device}, Name: name, Host: host, Segments: segments}
+	}
+	m := &inspect.Map{Devices: []inspect.DeviceMap{
+		{Segments: []inspect.Segment{tiles(0x1000000, large, allocated(mib, 1000))}},
+		of("GPU_0_bfc", 0, false, tiles(0x2000000, large, allocated(mib, 900), free(2*mib))),
+		of("GPU_collectivememory_0_bfc", 0, false, tiles(0x3000000, large, free(3*mib))),
+		of("xla_gpu_host_bfc", 0, true, tiles(0x4000000, large, free(mib))),
+		of("GPU_1_bfc", 1, false),
+	}}
+	s := New(m)
+	require.Equal(t, []figures.TorchMemory{
+		{Reserved: mib, Allocated: mib, Requested: 1000},
+		{Reserved: 6 * mib, Allocated: mib, Requested: 900, InactiveSplit: 2 * mib, Free: 3 * mib, Largest: 3 * mib, Allocator: allocator.BFC},
+		{Device: 1, Allocator: allocator.BFC},
+	}, s.Torch())
+	require.Equal(t, []any{allocator.BFC, "xla_gpu_host_bfc", true}, []any{s.Devices[3].Allocator, s.Devices[3].Name, s.Devices[3].Host})
+	require.EqualValues(t, 3*mib, s.Devices[2].LargestFree())
 }

@@ -208,10 +208,17 @@ func (b *balancer) numbered(ordinal int) event.Device {
 
 func (b *balancer) addTorch() {
 	for i := range b.in.Torch {
-		if t := &b.in.Torch[i]; t.Reserved > 0 {
-			b.device(b.numbered(t.Device)).Torch = Torch{
-				uint64(t.Reserved), uint64(t.Allocated), uint64(t.Requested), uint64(t.Pending), uint64(t.InactiveSplit), uint64(t.Free),
-			}
+		t := &b.in.Torch[i]
+		if t.Reserved == 0 {
+			continue
+		}
+		d := b.device(b.numbered(t.Device))
+		if t.Allocator != allocator.Torch && d.Torch.Reserved > 0 {
+			continue // beside PyTorch's, it is memory that is not PyTorch's
+		}
+		d.Allocator = t.Allocator
+		d.Torch = Torch{
+			uint64(t.Reserved), uint64(t.Allocated), uint64(t.Requested), uint64(t.Pending), uint64(t.InactiveSplit), uint64(t.Free),
 		}
 	}
 }
@@ -268,7 +275,9 @@ func otherMemory(a *heap.Account) (Torch, allocator.Allocator, string) {
 }
 
 func (b *balancer) hasState(d event.Device) bool {
-	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t figures.TorchMemory) bool { return b.numbered(t.Device) == d })
+	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t figures.TorchMemory) bool {
+		return b.numbered(t.Device) == d && t.Allocator == allocator.Torch
+	})
 }
 
 // addSites adds the memory of the driver's layers.

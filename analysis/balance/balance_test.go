@@ -265,6 +265,23 @@ func TestBalanceOther(t *testing.T) {
 	}
 }
 
+// TestBalanceRegions: regions of BFC that were read divide its memory; beside PyTorch's, they are memory that is not PyTorch's.
+func TestBalanceRegions(t *testing.T) {
+	regions := torch(0)
+	regions.Allocator = allocator.BFC
+	v := watched()
+	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}, Allocated: 60, Reserved: 100}}
+	for _, view := range []*view.View{nil, v} {
+		b := New(&Input{PID: pid, View: view, Torch: []figures.TorchMemory{regions}, Driver: []figures.DriverUse{driverSays(0, 1000)}})
+		require.Len(t, b.Devices, 1)
+		d := &b.Devices[0]
+		require.Equal(t, []any{allocator.BFC, Torch{100, 60, 50, 5, 15, 20}, ""}, []any{d.Allocator, d.Torch, d.TorchWhy})
+	}
+	b := New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0), regions}})
+	require.Equal(t, allocator.Torch, b.Devices[0].Allocator)
+	require.EqualValues(t, 100, b.Devices[0].Torch.Reserved)
+}
+
 func TestBalanceNotes(t *testing.T) {
 	v := watched(
 		called("cudaMallocManaged", site(event.LayerDevice, pid, 1, 1, 40)),

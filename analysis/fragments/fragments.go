@@ -68,6 +68,9 @@ func OfLayout(l *allocator.Layout) *Map {
 	for i := range l.Segments {
 		s := &l.Segments[i]
 		g := Segment{Addr: s.Addr, Size: s.Size, Expandable: s.Mapped, Pool: Pool{Stream: s.Stream, Small: isSmall(s)}}
+		if !l.Device.Allocator().Simulated() { // it has one pool
+			g.Pool = Pool{}
+		}
 		for _, b := range s.Blocks {
 			g.Blocks = append(g.Blocks, Block{
 				Addr: b.Addr, Size: b.Size, Requested: b.Requested, Held: b.Live, Stack: b.Stack, Time: b.Time, Origin: b.Origin,
@@ -174,12 +177,25 @@ type Request struct {
 	// Stream is a raw handle; event.Unknown: not known, any stream's blocks count as its own.
 	Stream uint64
 	Pool   [2]uint64 // id of a private pool; zero: the common one
+	Any    bool      // the allocator has one pool, from which every request is served
+}
+
+// Largest is the largest free block, bytes.
+func (m *Map) Largest() (out uint64) {
+	for i := range m.Segments {
+		for _, b := range m.Segments[i].Blocks {
+			if !b.Held {
+				out = max(out, b.Size)
+			}
+		}
+	}
+	return out
 }
 
 // fits reports whether free memory of a pool is looked at for the request.
 func (r *Request) fits(p *Pool) bool {
 	small := r.Bytes != 0 && r.Bytes <= SmallSize
-	return r.Bytes == 0 || p.ID == r.Pool && p.Small == small && (r.Stream == event.Unknown || p.Stream == event.Unknown ||
+	return r.Any || r.Bytes == 0 || p.ID == r.Pool && p.Small == small && (r.Stream == event.Unknown || p.Stream == event.Unknown ||
 		p.Stream == r.Stream)
 }
 

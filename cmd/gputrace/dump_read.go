@@ -23,7 +23,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/frameworks"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
@@ -45,7 +45,10 @@ func dump(o dumpOptions) error {
 	done := progress.Doing(os.Stderr, reading(o.pid))
 	defer done()
 	driver := local.OpenDriver()
-	a, err := inspect.Find(p)
+	a, err := local.FindAllocators(ctx, p)
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
 	if err != nil {
 		return advice.Look("dump", p.Blame(err), o.pid)
 	}
@@ -53,7 +56,7 @@ func dump(o dumpOptions) error {
 	if now.StateErr != nil && ctx.Err() == nil {
 		return advice.Look("dump", p.Blame(now.StateErr), o.pid)
 	}
-	names := readNames(ctx, p, o)
+	names := readNames(ctx, p, a, o)
 	if ctx.Err() != nil {
 		return errInterrupted
 	}
@@ -61,7 +64,7 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return err
 	}
-	content := dumpContent(o, p, now, names, boot)
+	content := dumpContent(o, p, &dumped{now, names, boot, a.Notes()})
 	done()
 	return output.Write(o.output, o.force, binary, content)
 }
@@ -93,25 +96,33 @@ type blockNames struct {
 }
 
 // readNames reads the holders. If that fails, the map is still useful.
-func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockNames {
+func readNames(ctx context.Context, p *process.Process, a *local.Allocators, o dumpOptions) blockNames {
 	if o.noNames {
 		return blockNames{}
 	}
-	r, err := scan.Read(ctx, p, nil)
+	r, err := scan.Read(ctx, p, &scan.Options{BFC: a.BFC()})
 	if err != nil {
 		return blockNames{why: p.Blame(err).Error()}
 	}
 	return blockNames{holders: holders.New(r)}
 }
 
-func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNames, boot time.Time) func(io.Writer) error {
-	args, paused := p.Cmdline(32), p.Paused()
+// dumped is what was read of a process.
+type dumped struct {
+	memory *local.Reading
+	names  blockNames
+	boot   time.Time // when CLOCK_BOOTTIME was 0
+	notes  []string
+}
+
+func dumpContent(o dumpOptions, p *process.Process, d *dumped) func(io.Writer) error {
+	args, paused, m, n := p.Cmdline(32), p.Paused(), d.memory, d.names
 	balance := balance.New(m.Memory().Input(p.PID))
 	switch o.format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused.String(), Boot: boot, Balance: balance,
-				Holders: n.holders, HoldersWhy: n.why})
+			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Paused: paused.String(), Boot: d.boot, Balance: balance,
+				Holders: n.holders, HoldersWhy: n.why, Notes: d.notes})
 		}
 	case "snapshot":
 		if n.holders != nil {
@@ -119,10 +130,11 @@ func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNam
 		}
 		return func(w io.Writer) error { return snapshot.Write(w, m.State) }
 	default:
+		maps, _ := p.Maps() // without them, the names of frameworks are not known
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
-				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: boot, Balance: balance,
-				Holders: n.holders, HoldersWhy: n.why, Width: console.Width(o.output),
+				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Paused: paused.After(), Boot: d.boot, Balance: balance,
+				Holders: n.holders, HoldersWhy: n.why, Width: console.Width(o.output), Frameworks: frameworks.BFC(p, maps), Notes: d.notes,
 			})
 		}
 	}

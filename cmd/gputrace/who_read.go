@@ -5,6 +5,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +18,12 @@ import (
 	"github.com/gputrace/gputrace/cmd/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/local"
 )
 
 // shownOthers is the number of further holders of one block that are shown.
@@ -50,7 +55,7 @@ func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
 	ctx, stop := untilInterrupted()
 	defer stop()
 	done := progress.Doing(os.Stderr, reading(pid))
-	report, err := scan.Read(ctx, p, options)
+	report, err := readReport(ctx, p, options)
 	done()
 	if ctx.Err() != nil {
 		return nil, errInterrupted
@@ -63,6 +68,26 @@ func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
 		return nil, err
 	}
 	return whoContent(o, p, holders.New(report), boot)
+}
+
+// readReport finds the allocators of TensorFlow and JAX, and reads the holders of all blocks. If there is no allocator, CuPy's pool may be
+// the only one.
+func readReport(ctx context.Context, p *process.Process, o *scan.Options) (*scan.Report, error) {
+	a, err := local.FindAllocators(ctx, p)
+	switch {
+	case err == nil:
+		o.BFC = a.BFC()
+	case errors.Is(err, bfc.ErrUnproved), ctx.Err() != nil:
+		return nil, err
+	}
+	report, readErr := scan.Read(ctx, p, o)
+	if readErr == nil && a != nil {
+		report.Notes = append(report.Notes, a.Notes()...)
+	}
+	if errors.Is(err, bfc.ErrNoAllocator) && errors.Is(readErr, inspect.ErrNoAllocator) {
+		return nil, err
+	}
+	return report, readErr
 }
 
 func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Time) (func(io.Writer) error, error) {

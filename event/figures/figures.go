@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 )
 
 // Bytes is a size that JSON encodes as null when it is event.Unknown.
@@ -97,6 +98,8 @@ type TorchMemory struct {
 	Free          Bytes `json:"free"`      // segments that are free as a whole
 	// Largest is the largest free piece, of InactiveSplit or of Free. 0: not known, or nothing is free.
 	Largest Bytes `json:"largest_free,omitempty"`
+	// Allocator is whose memory it is.
+	Allocator allocator.Allocator `json:"allocator,omitempty"`
 }
 
 // DriverUse is the driver's figure of a process's memory on one device. Each size may be event.Unknown.

@@ -35,7 +35,7 @@ func TestNamesInFile(t *testing.T) {
 		`{"sent":6,"unwound":1,"guessed":2,"partial":3,"over_rate":4,"no_room":5}`: RawStacks{6, 1, 2, 3, 4, 5},
 		`{"made":3,"differences":2,"failed":1}`:                                    Checks{3, 2, 1},
 		`{"device":1,"reserved":6,"allocated":5,"requested":4,"pending":null,"holes":2,"free":1,"largest_free":2}`: TorchMemory{1, 6, 5, 4,
-			Unknown, 2, 1, 2},
+			Unknown, 2, 1, 2, 0},
 		`{"device":-1,"name":"n","uuid":"u","used":null,"why":"w","total":2,"all":1}`: DriverUse{-1, "n", "u", Unknown, "w", 2, 1},
 		`{"pid":7,"device":{"Type":2,"Index":1},"holder":"h","bytes":2,"blocks":1}`: HeldBefore{
 			7, event.Device{Type: 2, Index: 1}, HeldPart{"h", 2, 1},

@@ -61,6 +61,10 @@ func seconds(at, began uint64) float64 { return time.Duration(at - min(began, at
 
 func (p *printer) fragmented(f *whatif.Fragmentation, in *Input) {
 	p.Wrap(words.Line(fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f))), layout.FieldIndent)
+	if !f.Device.Allocator().Simulated() {
+		p.regions(f, in)
+		return
+	}
 	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Bytes(f.Reserved),
 		table.Bytes(f.Held), table.Bytes(f.Inactive),
 		table.Plural(uint64(len(f.Stranded)), "segment"), table.Bytes(f.Free)))
@@ -74,11 +78,25 @@ func (p *printer) fragmented(f *whatif.Fragmentation, in *Input) {
 		if i == 0 {
 			name = "kept by"
 		}
-		p.field(name, pinRow(&f.Pins[i], f.Time))
+		p.field(name, pinRow(f, &f.Pins[i]))
 	}
 	p.field("cache", emptyText(f))
 	p.field("library", workspacesText(f.Workspaces))
 	p.helps(f, top)
+}
+
+// regions prints the rest for TensorFlow and JAX, whose allocator has one pool of regions, and whose settings are not simulated.
+func (p *printer) regions(f *whatif.Fragmentation, in *Input) {
+	p.field("reserved", fmt.Sprintf("%s: allocated %s, free %s in regions that are in use and %s in others; the "+
+		"largest free piece has %s", table.Bytes(f.Reserved), table.Bytes(f.Held), table.Bytes(f.Inactive), table.Bytes(f.Free),
+		table.Bytes(f.Largest)))
+	for i := range f.Pins[:min(cmp.Or(in.Top, shown), len(f.Pins))] {
+		name := ""
+		if i == 0 {
+			name = "beside"
+		}
+		p.field(name, pinRow(f, &f.Pins[i]))
+	}
 }
 
 // freePools prints the free memory of each pool that has any.
@@ -116,16 +134,24 @@ func fragmentPool(q *fragments.Pool) string {
 	return name
 }
 
-func pinRow(p *fragments.Pin, now uint64) string {
-	text := fmt.Sprintf("%s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, "segment"),
+func pinRow(f *whatif.Fragmentation, p *fragments.Pin) string {
+	text := fmt.Sprintf("%s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, segmentName(f)),
 		table.Plural(p.Blocks, "block"), words.Line(p.Site), table.Bytes(p.Bytes))
 	if p.Holder != "" {
 		text += ", held by " + words.Line(p.Holder)
 	}
-	if age := p.Age(now); age != event.Unknown && age >= 1e9 {
+	if age := p.Age(f.Time); age != event.Unknown && age >= 1e9 {
 		text += ", for up to " + table.Span(float64(age)/1e9)
 	}
 	return text
+}
+
+// segmentName is what the allocator's framework calls a segment.
+func segmentName(f *whatif.Fragmentation) string {
+	if f.Device.Allocator().Simulated() {
+		return "segment"
+	}
+	return "region"
 }
 
 // Sentence is the sentence on the fragmentation of a device.
@@ -144,7 +170,7 @@ func Sentence(f *whatif.Fragmentation) string {
 		table.Bytes(f.Fragmented), share, forRequest(f), table.Bytes(f.Largest))
 	if len(f.Pins) > 0 { // a segment can have blocks of several lines
 		q := &f.Pins[0]
-		text += fmt.Sprintf(". %s of them are in segments that %s of %s, %s", table.Bytes(min(q.Stranded, f.Inactive)),
+		text += fmt.Sprintf(". %s of them are in %ss that %s of %s, %s", table.Bytes(min(q.Stranded, f.Inactive)), segmentName(f),
 			table.Plural(q.Blocks, "block"), words.Line(q.Site), table.Bytes(q.Bytes))
 		if q.Holder != "" {
 			text += ", held by " + words.Line(q.Holder)

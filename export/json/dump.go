@@ -32,6 +32,7 @@ type Dump struct {
 	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
 	Holders    *holders.Index
 	HoldersWhy string
+	Notes      []string // about what is missing
 }
 
 type dumpFile struct {
@@ -45,12 +46,16 @@ type dumpFile struct {
 	Unplaced  []dumpDriver `json:"unplaced,omitempty"`
 	DriverWhy string       `json:"driver_why,omitempty"`
 	// HoldersWhy says why no block has a holder.
-	HoldersWhy string `json:"holders_why,omitempty"`
-	Moved      bool   `json:"moved,omitempty"`
+	HoldersWhy string   `json:"holders_why,omitempty"`
+	Moved      bool     `json:"moved,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
 }
 
 type dumpDevice struct {
 	Device         int                  `json:"device"`
+	Allocator      string               `json:"allocator,omitempty"` // PyTorch's
+	Name           string               `json:"name,omitempty"`      // of the allocator, if it is BFC
+	Host           bool                 `json:"host,omitempty"`
 	Time           time.Time            `json:"time"`
 	BootTime       uint64               `json:"boottime_ns"`
 	Memory         dumpMemory           `json:"memory"`
@@ -59,6 +64,7 @@ type dumpDevice struct {
 	Changing       *dumpChanging        `json:"changing,omitempty"` // nothing changed
 	Driver         *dumpDriver          `json:"driver,omitempty"`
 	BesideTorch    *int64               `json:"beside_torch,omitempty"`
+	BesideBFC      *int64               `json:"beside_bfc,omitempty"`
 	Pools          []dumpPool           `json:"pools"`
 	InactiveSplits []dumpInactiveSplits `json:"inactive_splits"`
 	Segments       []dumpSegment        `json:"segments"`
@@ -163,6 +169,7 @@ type dumpBlock struct {
 	Size      uint64  `json:"size"`
 	Requested *uint64 `json:"requested,omitempty"` // a free block has none; nor have others where the allocator does not keep it
 	Stream    uint64  `json:"stream"`
+	ID        uint64  `json:"allocation_id,omitempty"`
 	State     string  `json:"state"`
 	// The holder, as in the output of gputrace who.
 	Category string `json:"category,omitempty"`
@@ -172,6 +179,7 @@ type dumpBlock struct {
 // WriteDump writes the allocator's map and its figures as one JSON object on one line.
 func WriteDump(w io.Writer, d Dump) error {
 	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Paused: d.Paused, HoldersWhy: d.HoldersWhy,
+		Notes:   d.Notes,
 		Devices: []dumpDevice{}}
 	for i := range d.State.Devices {
 		f.Devices = append(f.Devices, newDumpDevice(&d.State.Devices[i], d.Boot))
@@ -192,7 +200,7 @@ func WriteDump(w io.Writer, d Dump) error {
 
 func newDumpDevice(d *allocator.DeviceState, boot time.Time) dumpDevice {
 	out := dumpDevice{
-		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
+		Device: d.Counted.Device, Allocator: allocatorName(d.Allocator), Name: d.Name, Host: d.Host, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
 		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved, d.Active}, Unexplained: d.Unexplained(),
 		Changing: newDumpChanging(d.Changing),
 		Pools:    make([]dumpPool, len(d.Pools)), InactiveSplits: []dumpInactiveSplits{}, Segments: make([]dumpSegment, len(d.Segments)),
@@ -220,13 +228,15 @@ func (f *dumpFile) addBalance(b *balance.Process) {
 		d := &b.Devices[i]
 		driver := newDumpDriver(&d.Driver)
 		driver.Why = d.Why
-		at := slices.IndexFunc(f.Devices, func(o dumpDevice) bool { return o.Device == int(d.Device.Index) })
+		at := slices.IndexFunc(f.Devices, func(o dumpDevice) bool { return !o.Host && o.Device == int(d.Device.Index) })
 		if at < 0 {
 			f.Unplaced = append(f.Unplaced, driver)
 			continue
 		}
 		f.Devices[at].Driver = &driver
-		if rest, ok := d.Remainder(); ok {
+		if rest, ok := d.Remainder(); ok && f.Devices[at].Name != "" {
+			f.Devices[at].BesideBFC = &rest
+		} else if ok {
 			f.Devices[at].BesideTorch = &rest
 		}
 	}
@@ -285,7 +295,7 @@ func newDumpSegment(s *allocator.SegmentState) dumpSegment {
 	}
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
-		out.Blocks[i] = dumpBlock{Address: b.Addr, Size: b.Size, Stream: b.Stream, State: b.State.String()}
+		out.Blocks[i] = dumpBlock{Address: b.Addr, Size: b.Size, Stream: b.Stream, ID: b.ID, State: b.State.String()}
 		if allocator.Held(b) {
 			out.Blocks[i].Requested = known(b.Requested)
 		}

@@ -90,11 +90,26 @@ func named() Dump {
 	return d
 }
 
+// regions are allocators of JAX, on a device and in host memory.
+func regions() Dump {
+	block := inspect.Block{Addr: 1 << 30, Size: 512, Requested: 500, ID: 7, State: inspect.StateAllocated}
+	of := func(name string, host bool) inspect.DeviceMap {
+		return inspect.DeviceMap{
+			DeviceTotals: inspect.DeviceTotals{Allocated: 512, Reserved: 512}, Active: 512, Name: name, Host: host,
+			Segments: []inspect.Segment{{Addr: 1 << 30, Size: 512, Blocks: []inspect.Block{block}}},
+		}
+	}
+	state := allocator.New(&inspect.Map{Devices: []inspect.DeviceMap{of("xla_gpu_host_bfc", true), of("GPU_0_bfc", false)}})
+	use := figures.DriverUse{Used: 1000, Total: figures.Unknown, All: figures.Unknown}
+	return Dump{State: state, PID: 1, Boot: time.Unix(0, 0), Notes: []string{"one is missing"},
+		Balance: balance.New(&balance.Input{PID: 1, Torch: state.Torch(), Driver: []figures.DriverUse{use}})}
+}
+
 func TestWriteDump(t *testing.T) {
 	unnamed := sample()
 	unnamed.HoldersWhy = "no Python to read"
 	for name, d := range map[string]Dump{
-		"names": named(), "names.none": unnamed, "busy": changing(),
+		"names": named(), "names.none": unnamed, "busy": changing(), "bfc": regions(),
 		"all": sample(), "nothing": {State: allocator.New(&inspect.Map{}), PID: 1}, "balance": balanced(true),
 	} {
 		t.Run(name, func(t *testing.T) {

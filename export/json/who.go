@@ -42,6 +42,7 @@ type whoFile struct {
 	Python   string      `json:"python,omitempty"`
 	Torch    string      `json:"torch,omitempty"`
 	CuPy     string      `json:"cupy,omitempty"`
+	BFC      string      `json:"bfc,omitempty"` // TensorFlow or JAX, with its version
 	Time     time.Time   `json:"time"`
 	BootTime uint64      `json:"boottime_ns"`
 	Devices  []whoDevice `json:"devices"`
@@ -63,6 +64,8 @@ type whoFile struct {
 type whoDevice struct {
 	Device    int     `json:"device"`
 	Allocator string  `json:"allocator,omitempty"` // PyTorch's is left out
+	Name      string  `json:"name,omitempty"`      // of the allocator, if it is BFC
+	Host      bool    `json:"host,omitempty"`
 	Allocated uint64  `json:"allocated"`
 	Reserved  *uint64 `json:"reserved,omitempty"` // of CuPy's pool it is not known
 	Active    uint64  `json:"active"`
@@ -113,11 +116,13 @@ type whoView struct {
 
 type whoBlock struct {
 	Device    int           `json:"device"`
+	Host      bool          `json:"host,omitempty"`
 	Allocator string        `json:"allocator,omitempty"`
 	Address   uint64        `json:"address"`
 	Size      uint64        `json:"size"`
 	Requested *uint64       `json:"requested,omitempty"` // PyTorch 1.13 does not keep it
 	Stream    *uint64       `json:"stream,omitempty"`    // CuPy's pool is not asked
+	ID        uint64        `json:"allocation_id,omitempty"`
 	State     string        `json:"state"`
 	Pool      *dumpPoolName `json:"pool,omitempty"` // of PyTorch's allocator
 	Category  string        `json:"category"`
@@ -203,14 +208,14 @@ func newWhoFile(w *Who) *whoFile {
 	c := w.Holders.Completeness()
 	f := &whoFile{
 		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Paused: w.Paused, Python: r.Python, Torch: r.Torch,
-		CuPy: r.CuPy,
+		CuPy: r.CuPy, BFC: r.BFC,
 		Time: w.Boot.Add(time.Duration(r.Time)).UTC(), BootTime: r.Time, Devices: []whoDevice{}, Totals: []whoTotal{},
 		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{},
 		Counts: whoCounts{c.All, c.Some, c.Missing, c.Unknown}, Paths: whoPaths{c.Named, c.Proved},
 		Views: []whoView{}, Blocks: []whoBlock{}, Notes: append([]string{}, r.Notes...), Cost: newWhoCost(r),
 	}
 	for _, d := range r.Devices {
-		f.Devices = append(f.Devices, whoDevice{d.Device, allocatorName(d.Allocator), d.Allocated, known(d.Reserved), d.Active, d.Uncounted})
+		f.Devices = append(f.Devices, whoDevice{d.Device, allocatorName(d.Allocator), d.Name, d.Host, d.Allocated, known(d.Reserved), d.Active, d.Uncounted})
 	}
 	f.Changing = newDumpChanging(w.Holders.Changing)
 	for _, s := range r.Totals {
@@ -251,7 +256,7 @@ func newWhoCost(r *holders.Report) whoCost {
 
 func newWhoBlock(b *holders.Block, group string) whoBlock {
 	out := whoBlock{
-		Device: b.Device, Allocator: allocatorName(b.Allocator), Address: b.Addr, Size: b.Size, Requested: known(b.Requested),
+		Device: b.Device, Host: b.Host, ID: b.ID, Allocator: allocatorName(b.Allocator), Address: b.Addr, Size: b.Size, Requested: known(b.Requested),
 		State: b.State.String(), Category: b.Category.String(), Name: b.Name(), Group: group,
 		Path: newWhoSteps(b.Path), Tensors: []whoTensor{}, Holders: b.Holders, Missing: b.Missing, Complete: b.Complete.String(),
 		Confirmed: b.Confirmed, Proved: len(b.Path) > 0 && !b.ByShape, Age: int64(b.Age), Class: b.Class, Why: b.Why,

@@ -49,6 +49,10 @@ func torchParts(d *balance.Device) []term {
 	if t.InactiveSplit == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
 	}
+	if d.Allocator == allocator.BFC {
+		return append(out, term{"free", t.InactiveSplit, "no block of the program, in regions that are in use"},
+			term{"free regions", t.Free, "without a block in use"})
+	}
 	if t.Pending == event.Unknown { // the which blocks wait is not in the events
 		return append(out, term{"inactive split", t.InactiveSplit, "no block of the program, in segments that are in use"},
 			term{"free segments", t.Free, "without a block in use"})
@@ -100,7 +104,7 @@ func restText(d *balance.Device) string {
 // restName is the remainder in a word or two.
 func restName(d *balance.Device) string {
 	if !d.Watched {
-		return "beside torch"
+		return "beside " + partName(d.Allocator)
 	}
 	return "context and unexplained"
 }

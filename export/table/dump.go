@@ -6,6 +6,7 @@ package table
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -33,6 +34,8 @@ type DumpInput struct {
 	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
 	Holders    *holders.Index
 	HoldersWhy string
+	Frameworks string   // with a BFC allocator, such as "JAX 0.10.2"; empty: none
+	Notes      []string // about what is missing
 }
 
 const (
@@ -51,15 +54,29 @@ func Dump(w io.Writer, in DumpInput) error {
 	}
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
-	p.line("pid %d %s%s · the caching allocator's map", in.PID, in.Command, in.Paused)
+	whose := "the caching allocator's map"
+	if in.onlyBFC() {
+		whose = "the allocator's map · " + cmp.Or(words.Line(in.Frameworks), "BFC")
+	}
+	p.line("pid %d %s%s · %s", in.PID, in.Command, in.Paused, whose)
 	if len(in.State.Devices) == 0 {
 		p.line("")
 		p.line("no device: CUDA is not initialised")
 	}
 	for i := range in.State.Devices {
-		p.dumpDevice(&in.State.Devices[i], &in)
+		if d := &in.State.Devices[i]; isBFC(d) {
+			p.dumpBFC(d, &in)
+		} else {
+			p.dumpDevice(d, &in)
+		}
 	}
 	p.dumpNotes(&in)
+	for i, n := range in.Notes {
+		if i == 0 {
+			p.line("")
+		}
+		p.field("note", "%s", words.Line(n))
+	}
 	if in.HoldersWhy != "" {
 		p.line("")
 		p.field("names", "what holds the blocks is not known: %s", words.Line(in.HoldersWhy))
@@ -88,7 +105,7 @@ func (p *printer) dumpDevice(d *allocator.DeviceState, in *DumpInput) {
 	p.dumpPools(d)
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
-	p.inactiveSplits(d.MostSplit(in.Top), in.Holders)
+	p.inactiveSplits(d.MostSplit(in.Top), in.Holders, "segments with the most in inactive splits, and the blocks that pin them", "pinned")
 	p.dumpClasses(d.InactiveByPool())
 }
 
@@ -231,20 +248,20 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 		})
 	}
 	p.Grid([]string{"segment", "pool", "size", "stream", "allocated", "pending", "free", "largest split"}, rows, 2)
-	p.dumpRest(d, most, all)
+	p.dumpRest(d, most, all, "segment")
 }
 
-// dumpRest counts the segments that are not listed.
-func (p *printer) dumpRest(d *allocator.DeviceState, most []allocator.SegmentState, all int) {
+// dumpRest counts the segments, or regions, that are not listed.
+func (p *printer) dumpRest(d *allocator.DeviceState, most []allocator.SegmentState, all int, name string) {
 	free := d.InactiveSplit + d.Free
 	for i := range most {
 		free -= most[i].FreeBytes()
 	}
 	if more := all - len(most); more > 0 {
-		p.line("  and %s with %s free", Plural(uint64(more), "more segment"), Bytes(free))
+		p.line("  and %s with %s free", Plural(uint64(more), "more "+name), Bytes(free))
 	}
 	if full := d.SegmentCount - uint64(all); full > 0 {
-		p.line("  and %s without a free byte", Plural(full, "segment"))
+		p.line("  and %s without a free byte", Plural(full, name))
 	}
 }
 
@@ -257,7 +274,7 @@ func streamText(stream uint64) string {
 }
 
 // inactiveSplits lists, for the segments with most bytes in inactive splits, the free blocks and what keeps the segment.
-func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index) {
+func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index, title, held string) {
 	titled := false
 	for i := range most {
 		s := &most[i]
@@ -266,12 +283,12 @@ func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index
 		}
 		if !titled {
 			p.line("")
-			p.line("  segments with the most in inactive splits, and the blocks that pin them")
+			p.line("  %s", title)
 			titled = true
 		}
 		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), Plural(s.InactiveSplitCount, "free block"))
 		p.line("    free    %s", blockTexts(s, s.FreeBlocks(), shownInactiveSplits))
-		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
+		p.line("    %-7s %s", held, blockTexts(s, s.Pins(), shownPins))
 		p.dumpPinners(s.Pins(), h)
 	}
 }

@@ -103,6 +103,37 @@ func TestDump(t *testing.T) {
 	}
 }
 
+// ofBFC are the allocators of a program of TensorFlow or JAX.
+func ofBFC() *inspect.Map {
+	gpu := device(0, tiles(0x7f0000000000, mib, 10, inspect.Pool{}, 0, 1, 3, 5), tiles(0x7f0010000000, 8*mib, 1, inspect.Pool{}, 0))
+	busy := device(1, tiles(0x7f0020000000, mib, 4, inspect.Pool{}, 0, 0))
+	busy.Segments[0].Blocks[3].State = inspect.StateChanging
+	busy.Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 2, BytesLow: 512, BytesHigh: 512, Ranges: 1, RangeBytes: mib}
+	busy.Allocated += 512
+	host := device(0, tiles(0x7f0030000000, mib, 2, inspect.Pool{}, 0, 0, 1))
+	gpu.Name, busy.Name, host.Name, host.Host = "GPU_0_bfc", "GPU_1_bfc", "xla_gpu_host_bfc\x1b", true
+	return &inspect.Map{Devices: []inspect.DeviceMap{gpu, busy, host}}
+}
+
+// TestDumpBFC: the map of TensorFlow's and JAX's allocators has regions, no pools and no streams, and host memory apart.
+func TestDumpBFC(t *testing.T) {
+	state := allocator.New(ofBFC())
+	var held []scan.Block
+	for _, b := range state.Devices[0].Segments[0].Pins()[:2] {
+		held = append(held, scan.Block{Block: b, Category: scan.CategoryTensor, Path: scan.Path{{Kind: scan.StepModule, Name: "params"}}})
+	}
+	use := figures.DriverUse{Used: 301 * gib, Name: "NVIDIA H200", Total: 400 * gib, All: 350 * gib}
+	in := DumpInput{
+		State: state, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Frameworks: "JAX 0.10.2", Notes: []string{"one is missing"},
+		Balance: balance.New(&balance.Input{Torch: state.Torch(), Driver: []figures.DriverUse{use}}), Holders: holders.New(&scan.Report{Blocks: held}),
+	}
+	goldens(t, "dump.bfc", func(w io.Writer, width int) error {
+		in.Width = width
+		return Dump(w, in)
+	})
+	require.Equal(t, "beside BFC", restName(&in.Balance.Devices[0]))
+}
+
 // TestDumpBalance: the driver's figures, as far as there are any.
 func TestDumpBalance(t *testing.T) {
 	state := allocator.New(odds())

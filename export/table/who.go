@@ -6,6 +6,7 @@ package table
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -66,16 +67,28 @@ func Who(w io.Writer, in WhoInput) error {
 func (p *printer) whoTitle(in *WhoInput) {
 	r := in.Holders.Report
 	what, versions := "the caching allocator's memory", versionText("PyTorch", r.Torch)
-	if in.Holders.Only(allocator.CuPy) {
+	switch {
+	case in.Holders.Only(allocator.CuPy):
 		what, versions = "the memory of CuPy's pool", "CuPy "+words.Line(r.CuPy)
-	} else if r.CuPy != "" {
-		versions += " · CuPy " + words.Line(r.CuPy)
+	case in.Holders.Only(allocator.BFC):
+		what, versions = "the allocator's memory", cmp.Or(words.Line(r.BFC), "BFC")
+	default:
+		for _, other := range []string{strings.TrimSpace("CuPy " + r.CuPy), r.BFC} {
+			if other != "CuPy" && other != "" {
+				versions += " · " + words.Line(other)
+			}
+		}
 	}
 	p.line("pid %d %s%s · who holds %s", r.PID, words.Line(in.Command), in.Paused, what)
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
 	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versions, at,
 		Duration(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
 	for _, d := range r.Devices {
+		if d.Allocator == allocator.BFC {
+			p.line("%s  allocator %s: allocated %s, reserved %s", placeText(d.Host, d.Device), cmp.Or(words.Line(d.Name), "BFC"),
+				exactText(d.Allocated), Bytes(d.Reserved))
+			continue
+		}
 		if d.Allocator != allocator.Torch {
 			p.line("cuda:%d  %s's pool: %s in use", d.Device, d.Allocator, exactText(d.Allocated))
 			continue
@@ -191,7 +204,9 @@ func (p *printer) whoKnown(h *holders.Index) {
 		counted += d.Active
 		unknown = unknown || d.Uncounted
 	}
-	if unknown {
+	if h.Only(allocator.BFC) {
+		p.field("balance", "blocks - in use as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
+	} else if unknown {
 		p.field("balance", "unknown: the count of CuPy's pool was not found, so blocks may be missing")
 	} else {
 		p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))

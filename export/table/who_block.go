@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -24,9 +25,14 @@ func WhoBlock(w io.Writer, in WhoInput, block int) error {
 	p.whoTitle(&in)
 	p.line("")
 	b := &in.Holders.Report.Blocks[block]
-	p.field("block", "%#x on cuda:%d, %s, requested %s, %s", b.Addr, b.Device, exactText(b.Size), exactText(b.Requested),
-		poolText(b.Pool.Small, b.Pool.ID))
-	p.field("", "%s, stream %#x, %s", b.State, b.Stream, b.Category)
+	where := fmt.Sprintf("%#x on %s, %s, requested %s", b.Addr, placeText(b.Host, b.Device), exactText(b.Size), exactText(b.Requested))
+	if b.Allocator == allocator.BFC {
+		p.field("block", "%s, allocation %d", where, b.ID)
+		p.field("", "%s", b.Category)
+	} else {
+		p.field("block", "%s, %s", where, poolText(b.Pool.Small, b.Pool.ID))
+		p.field("", "%s, stream %#x, %s", b.State, b.Stream, b.Category)
+	}
 	p.field("holder", "%s%s", b.Name(), confirmedText(b))
 	for i := range b.Others {
 		p.field("", "%s", b.Others[i].String())
@@ -93,6 +99,10 @@ func (p *blockPrinter) tensor(i int, t *holders.Tensor) {
 	dtype := t.DType
 	if dtype == "" {
 		dtype = "unknown dtype"
+	}
+	if t.Impl == 0 && t.Shape == nil { // an array of TensorFlow or JAX
+		p.field(name, "%s id %#x", t.Class, t.Object)
+		return
 	}
 	p.field(name, "%s %s %s", t.Kind, dtype, shape)
 	object := "no Python object"

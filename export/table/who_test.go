@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
@@ -99,6 +100,32 @@ func TestWho(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWhoBFC: TensorFlow and JAX are named, and the words are not PyTorch's.
+func TestWhoBFC(t *testing.T) {
+	array := heldBlock(60, scan.CategoryTensor, "kept")
+	array.Allocator, array.ID, array.Host = allocator.BFC, 77, true
+	array.Tensors = []scan.Tensor{{Object: 0x55d0, Class: "ArrayImpl", RequiresGrad: scan.No}}
+	r := &scan.Report{
+		PID: 4821, Python: "3.11.7", BFC: "JAX 0.10.2", Blocks: []scan.Block{array}, Devices: []scan.Device{
+			{DeviceTotals: inspect.DeviceTotals{Reserved: gib}, Allocator: allocator.BFC, Name: "GPU_0_bfc\x1b"},
+			{DeviceTotals: inspect.DeviceTotals{Allocated: 60 * mib, Reserved: gib}, Active: 60 * mib, Allocator: allocator.BFC, Host: true},
+		},
+	}
+	goldens(t, "who.bfc", func(w io.Writer, width int) error {
+		in := whoInput(r, holders.ByOwner, 0)
+		in.Width = width
+		if err := Who(w, in); err != nil {
+			return err
+		}
+		return WhoBlock(w, in, 0)
+	})
+	r.Devices = append(r.Devices, scan.Device{DeviceTotals: inspect.DeviceTotals{Allocated: mib, Reserved: mib}, Active: mib})
+	r.CuPy, r.Torch = "14.2.0", "2.15.0"
+	var out strings.Builder
+	require.NoError(t, Who(&out, whoInput(r, holders.ByOwner, 0)))
+	require.Contains(t, out.String(), "PyTorch 2.15.0 · CuPy 14.2.0 · JAX 0.10.2")
 }
 
 func TestWhoBlock(t *testing.T) {

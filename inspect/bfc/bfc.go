@@ -57,8 +57,12 @@ type State struct {
 	Counted  uint64
 	InUse    uint64 // bytes that the allocator itself counts as handed out; of one instant, the sum of all Blocks' sizes
 	Reserved uint64 // bytes of its regions, which it took from the driver or from the system
+	Regions  []Region
 	Blocks   []Block
 }
+
+// Region is memory that the allocator divides.
+type Region struct{ Addr, Size uint64 }
 
 // Read reads the allocator while the process runs. now is the clock of the State. Read repeats until one copy was made without a
 // change. An allocator that leaves no such moment within 50 ms is read while it changes. Read takes at most 200 ms. Errors wrap
@@ -92,7 +96,11 @@ func (a *Allocator) attempt(now func() uint64, busy bool) (*State, error) {
 		return nil, err
 	}
 	why := fmt.Errorf("%w: no list of chunks", ErrUnknownLayout)
+	begun := time.Now()
 	for i, l := range layouts(object[:n]) {
+		if time.Since(begun) > readTimeout { // in an allocator, few places are possible
+			break
+		}
 		s, err := a.copy(l, now, busy)
 		switch {
 		case err == nil:
@@ -171,6 +179,9 @@ func (a *Allocator) head(l layout) (head, error) {
 // image copies what the head refers to.
 func (a *Allocator) image(l layout, h head) (*image, error) {
 	if err := h.plausible(l); err != nil {
+		return nil, err
+	}
+	if _, err := a.memory.ReadAt(make([]byte, 8), h.chunks().end-8); err != nil { // before memory is taken for a copy
 		return nil, err
 	}
 	i := &image{head: h, layout: l, chunks: make([]byte, h.chunks().bytes())}

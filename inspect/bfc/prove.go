@@ -38,7 +38,8 @@ func (i *image) prove() (*State, error) {
 		if err := i.walk(s, r); err != nil {
 			return nil, fmt.Errorf("region at %#x: %w", r.start, err)
 		}
-		last, s.Reserved = r.end, s.Reserved+r.size
+		last = r.end
+		s.addRegion(r)
 	}
 	if err := i.skipUnused(); err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func (i *image) pieces(after head) (*State, error) {
 	}
 	s, sum, apart := &State{InUse: after.inUse(i.layout)}, uint64(0), 0
 	for _, r := range i.regions {
-		s.Reserved += r.size
+		s.addRegion(r)
 	}
 	for at := uint64(0); at < uint64(len(i.chunks)); at += i.layout.stride {
 		c := i.chunks[at:]
@@ -79,6 +80,10 @@ func (i *image) pieces(after head) (*State, error) {
 		return nil, ErrChanged
 	}
 	return s, nil
+}
+
+func (s *State) addRegion(r region) {
+	s.Reserved, s.Regions = s.Reserved+r.size, append(s.Regions, Region{r.start, r.size})
 }
 
 // mostApart is the share of chunks, 1/mostApart, that may be apart from their neighbours because they are just being changed.

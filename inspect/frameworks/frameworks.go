@@ -35,8 +35,8 @@ type row struct {
 var rows = []row{
 	{name: Torch, globs: []string{"libtorch_cuda.so*", "libtorch_hip.so*", "libtorch_xpu.so*", "libc10.so*", "libc10-*.so*"},
 		file: "../version.py"},
-	{name: "JAX", globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
-	{name: "TensorFlow", globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
+	{name: JAX, globs: []string{"xla_extension.so", "libjax_common.so", "xla_cuda_plugin.so"}, file: "version.py"},
+	{name: TensorFlow, globs: []string{"libtensorflow_framework.so*", "libtensorflow_cc.so*"}},
 	{name: CuPy, globs: []string{"_softlink.cpython-*.so"}, file: "../../cupy/_version.py"},
 	{name: "RMM", globs: []string{"librmm.so"}, file: "../VERSION"},
 	{name: "ONNX Runtime", globs: []string{"libonnxruntime_providers_cuda.so"}, file: "../__init__.py"},
@@ -44,10 +44,12 @@ var rows = []row{
 	{name: "llama.cpp", globs: []string{"libggml-cuda.so*"}},
 }
 
-// The Names of PyTorch and CuPy.
+// The Names of frameworks.
 const (
-	Torch = "PyTorch"
-	CuPy  = "CuPy"
+	Torch      = "PyTorch"
+	CuPy       = "CuPy"
+	JAX        = "JAX"
+	TensorFlow = "TensorFlow"
 )
 
 // Of lists the frameworks whose libraries a process has mapped.
@@ -59,6 +61,18 @@ func Of(p *process.Process, maps []process.Mapping) []Framework {
 		}
 	}
 	return out
+}
+
+// BFC names the frameworks with a BFC allocator that a process has loaded, with their versions: "JAX 0.10.2", "JAX and TensorFlow 2".
+// Empty: neither of them.
+func BFC(p *process.Process, maps []process.Mapping) string {
+	var names []string
+	for _, f := range Of(p, maps) {
+		if f.Name == JAX || f.Name == TensorFlow {
+			names = append(names, f.String())
+		}
+	}
+	return strings.Join(names, " and ")
 }
 
 // PyTorch is the version of PyTorch in a process, and of the CUDA that it was built for. Empty: not known.

@@ -3,10 +3,13 @@
 package frameworks
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -29,6 +32,17 @@ func TestParseVersion(t *testing.T) {
 			require.Equal(t, c.cuda, cuda)
 		})
 	}
+}
+
+// TestBFC: TensorFlow and JAX are named, and no other framework.
+func TestBFC(t *testing.T) {
+	p, err := process.Open(os.Getpid())
+	require.NoError(t, err)
+	library := func(path string) process.Mapping { return process.Mapping{Path: path, Inode: 1, Exec: true} }
+	torch, tensorflow, jax := library("/a/libc10.so"), library("/a/libtensorflow_framework.so.2"), library("/a/xla_cuda_plugin.so")
+	require.Empty(t, BFC(p, []process.Mapping{torch}))
+	require.Equal(t, "TensorFlow 2", BFC(p, []process.Mapping{torch, tensorflow}))
+	require.Equal(t, "JAX and TensorFlow 2", BFC(p, []process.Mapping{tensorflow, jax}))
 }
 
 func FuzzParseVersion(f *testing.F) {

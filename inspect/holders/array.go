@@ -10,7 +10,6 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/arrays"
 	"github.com/gputrace/gputrace/inspect/holders/internal/handles"
-	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 	"github.com/gputrace/gputrace/inspect/internal/present"
@@ -155,6 +154,8 @@ func (a *assembly) whyArray(b *Block, block int, known bool) {
 		b.Category, b.Why = CategoryChanging, "allocated while it was read"
 	case len(a.byBlock[block]) > 0:
 		b.Why = "no path leads to its array"
+	case b.Allocator == allocator.BFC:
+		b.Why = "no array is known to use it"
 	default:
 		b.Why = "no array uses it"
 	}

@@ -114,6 +114,7 @@ func (t Truth) String() string {
 type Block struct {
 	inspect.Block // address, size, requested bytes, stream, state
 	Device        int
+	Host          bool // the memory is the host's
 	Allocator     allocator.Allocator
 	Pool          inspect.Pool
 	object        uint64 // what tensors have for its address: that of a MTLBuffer; 0: Addr

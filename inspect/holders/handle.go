@@ -3,56 +3,33 @@
 package holders
 
 import (
-	"errors"
-	"slices"
+	"cmp"
+	"time"
 
 	"github.com/gputrace/gputrace/event/allocator"
-	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/bfc"
 )
 
-// bfcOf is an allocator of TensorFlow or JAX, and its device.
-type bfcOf struct {
-	allocator *bfc.Allocator
-	device    int
-}
-
-// addBFC adds the blocks of the allocators of TensorFlow and JAX. An allocator that cannot be read, or is too busy, is left out: then the
-// holders of its blocks are not known.
-func (r *reading) addBFC(live *liveBlocks) {
-	for _, a := range r.bfc {
-		s, err := a.allocator.Read(r.ctx, r.p.clock)
+// addBFC adds the blocks of the allocators of TensorFlow and JAX. The holders of the blocks of one that cannot be read, or is too busy, are
+// not known. The time is that of the oldest reading: PyTorch's, or that of the first allocator.
+func (r *reading) addBFC(live *liveBlocks, mapTimeout time.Duration) {
+	for _, p := range r.options.BFC {
+		m, err := p.Map(r.ctx, r.p.clock, mapTimeout)
 		if err != nil {
-			if !errors.Is(err, bfc.ErrChanged) && r.ctx.Err() == nil {
-				r.note("an allocator of TensorFlow or JAX was not read: %v", err)
+			if r.ctx.Err() == nil {
+				r.note("%s of TensorFlow or JAX was not read: %v", cmp.Or(p.Name, "an allocator"), err)
 			}
 			continue
 		}
+		oldest := live.time
 		if len(live.devices) == 0 {
-			live.time = s.From
+			oldest = m.Time
 		}
-		live.addAllocator(a.device, s)
+		live.add(m, allocator.BFC)
+		live.time = oldest
 	}
-	if len(r.bfc) > 0 {
+	if len(r.options.BFC) > 0 {
 		live.sort()
 	}
-}
-
-// addAllocator adds the blocks of one allocator.
-func (l *liveBlocks) addAllocator(device int, s *bfc.State) {
-	for _, b := range s.Blocks {
-		block := inspect.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, State: inspect.StateAllocated}
-		l.blocks = append(l.blocks, Block{Block: block, Device: device, Allocator: allocator.BFC})
-		l.segments = append(l.segments, b.Addr, b.Addr+b.Size)
-	}
-	same := func(d Device) bool { return d.Allocator == allocator.BFC && d.DeviceTotals.Device == device }
-	if i := slices.IndexFunc(l.devices, same); i >= 0 {
-		d := &l.devices[i]
-		d.Allocated, d.Reserved, d.Active = d.Allocated+s.InUse, d.Reserved+s.Reserved, d.Active+s.InUse
-		return
-	}
-	totals := inspect.DeviceTotals{Device: device, Allocated: s.InUse, Reserved: s.Reserved}
-	l.devices = append(l.devices, Device{DeviceTotals: totals, Allocator: allocator.BFC, Active: s.InUse})
 }
 
 // begins reports whether a block begins at an address.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 )
 
 // Defaults of Options.
@@ -37,9 +38,9 @@ type Options struct {
 	// Others is how many paths are given at most for each block, beside the best one: Block.Others. The number of
 	// holders is always counted.
 	Others int
-	// BFC are the allocators of TensorFlow and JAX in the process (tsl::BFCAllocator), by address, each with the device as the program
-	// numbers it. Without them the holders of their blocks are not looked for.
-	BFC map[uint64]int
+	// BFC are the allocators of TensorFlow and JAX in the process. Without them the holders of their blocks are not looked for.
+	// Nobody else may use them meanwhile.
+	BFC []*bfc.Pool
 }
 
 // Report says who holds a process's GPU memory.
@@ -53,6 +54,8 @@ type Report struct {
 	Torch string
 	// CuPy is the same of CuPy, as "14.2.0".
 	CuPy string
+	// BFC names TensorFlow or JAX, or both, with their versions, as "JAX 0.10.2"; empty: neither is loaded.
+	BFC string
 	// Devices are the allocator's own totals at Time.
 	Devices []Device
 	// Blocks are the live blocks (allocated and pending) of all devices at Time, by device and address: all of them, or where
@@ -76,6 +79,8 @@ type Report struct {
 type Device struct {
 	inspect.DeviceTotals // Reserved is inspect.Unknown of CuPy's pool
 	Allocator            allocator.Allocator
+	Name                 string // of a BFC allocator; empty: it is not one, or its name is not known
+	Host                 bool   // the memory is the host's
 	Active               uint64 // bytes of allocated and pending blocks
 	// Uncounted: the place of the allocator's own count is not known, and the bytes are the sum of the blocks that were found.
 	Uncounted bool

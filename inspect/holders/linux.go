@@ -77,6 +77,7 @@ func (r *Report) setVersions(p *process.Process) {
 			r.CuPy = cmp.Or(f.Version, "of an unknown version")
 		}
 	}
+	r.BFC = frameworks.BFC(p, maps)
 }
 
 // roomToRead returns how much of a job's memory may be held, 0 for as much as is quickest, or the reason why nothing may.

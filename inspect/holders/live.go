@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -33,20 +34,27 @@ func newLive(m *inspect.Map) *liveBlocks {
 		}
 	}
 	l.blocks = make([]Block, 0, n) // of a job that leaks there can be a million
-	for _, d := range m.Devices {
-		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active, Changing: d.Changing})
-		l.time = max(l.time, d.Time)
-		for _, s := range d.Segments {
-			l.segments = append(l.segments, s.Addr, s.Addr+s.Size)
-			for _, b := range s.Blocks {
-				if b.State == inspect.StateAllocated || b.State == inspect.StatePending {
-					l.blocks = append(l.blocks, Block{Block: b, Device: d.Device, Pool: s.Pool})
-				}
-			}
-		}
+	for i := range m.Devices {
+		l.add(&m.Devices[i], allocator.Torch)
 	}
 	l.sort()
 	return l
+}
+
+// add adds the blocks of one map, which is an allocator's.
+func (l *liveBlocks) add(d *inspect.DeviceMap, of allocator.Allocator) {
+	l.devices = append(l.devices, Device{
+		DeviceTotals: d.DeviceTotals, Allocator: of, Name: d.Name, Host: d.Host, Active: d.Active, Changing: d.Changing,
+	})
+	l.time = max(l.time, d.Time)
+	for _, s := range d.Segments {
+		l.segments = append(l.segments, s.Addr, s.Addr+s.Size)
+		for _, b := range s.Blocks {
+			if b.State == inspect.StateAllocated || b.State == inspect.StatePending {
+				l.blocks = append(l.blocks, Block{Block: b, Device: d.Device, Host: d.Host, Allocator: of, Pool: s.Pool})
+			}
+		}
+	}
 }
 
 // sort puts the blocks in order once all are there.

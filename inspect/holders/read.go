@@ -6,14 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/event/allocator"
-	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/inspect/holders/internal/arrays"
 	"github.com/gputrace/gputrace/inspect/holders/internal/handles"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
@@ -38,7 +36,6 @@ type reading struct {
 	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
 	arrays     *arrays.Reader       // nil: the program has no CuPy
 	handles    *handles.Reader      // nil: the program has neither TensorFlow nor JAX, or its allocators are not known
-	bfc        []bfcOf
 	torch      *torchlayout.Reader
 	attributes *torchlayout.Attributes
 	graph      *objgraph.Graph
@@ -75,9 +72,6 @@ func read(ctx context.Context, p system, code *torchlayout.Code, report *Report,
 	}
 	if r.options.MaxHeld == 0 {
 		r.options.MaxHeld = DefaultMaxHeld
-	}
-	for _, object := range slices.Sorted(maps.Keys(r.options.BFC)) {
-		r.bfc = append(r.bfc, bfcOf{bfc.New(p, object), r.options.BFC[object]})
 	}
 	live, err := r.copy()
 	if r.im != nil {
@@ -126,7 +120,7 @@ func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.addBFC(l)
+	r.addBFC(l, mapTimeout)
 	if r.arrays == nil {
 		return l, nil
 	}

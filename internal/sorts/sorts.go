@@ -4,7 +4,18 @@
 // of a table are not worth.
 package sorts
 
-import "sort"
+import (
+	"iter"
+	"slices"
+	"sort"
+)
+
+// Collect lists what a map yields, sorted, so that the order does not depend on the map.
+func Collect[T any](values iter.Seq[T], compare func(x, y T) int) []T {
+	list := slices.Collect(values)
+	Func(list, compare)
+	return list
+}
 
 // Func sorts as slices.SortFunc does, with the same code for all types. It takes about twice as long.
 func Func[T any](s []T, compare func(x, y T) int) {

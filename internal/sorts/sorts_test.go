@@ -4,6 +4,7 @@ package sorts
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -26,4 +27,9 @@ func TestFunc(t *testing.T) {
 		Func(rows, compare)
 		require.Equal(t, want, rows)
 	}
+}
+
+// TestCollect: what a map has comes in order.
+func TestCollect(t *testing.T) {
+	require.Equal(t, []int{1, 2, 3}, Collect(maps.Keys(map[int]bool{3: true, 1: true, 2: true}), cmp.Compare))
 }

@@ -88,11 +88,11 @@ func (s *pools) read(ctx context.Context, pid int, out *reconcile.State) error {
 	return nil
 }
 
-// devices returns the device of each allocator, by the address of its object, as the program numbers it.
-func (s *pools) devices() map[uint64]int {
-	out := map[uint64]int{}
+// forHolders returns the allocators for the search for holders, which reads them at its own times.
+func (s *pools) forHolders(m process.Memory) (out []*bfc.Pool) {
 	for _, p := range s.all() {
-		out[p.object] = int(p.device.Index)
+		host := p.device.Physical().Type == event.DeviceCPU
+		out = append(out, &bfc.Pool{Allocator: bfc.New(m, p.object), Device: int(p.device.Index), Host: host})
 	}
 	return out
 }
@@ -113,6 +113,9 @@ func addPool(list []event.Observation, pid int, device event.Device, s *bfc.Stat
 	o.Allocated, o.Reserved, o.Allocators = o.Allocated+s.InUse, o.Reserved+s.Reserved, o.Allocators+1
 	if device.Physical().Type == event.DeviceCPU {
 		o.Reserved = event.Unknown // no event shows when an allocator of host memory takes more
+	}
+	for _, r := range s.Regions {
+		o.Segments = append(o.Segments, event.ObservedSegment{Addr: r.Addr, Size: r.Size})
 	}
 	for _, b := range s.Blocks {
 		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: event.Unknown})

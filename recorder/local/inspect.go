@@ -36,8 +36,13 @@ type inspector struct {
 
 // stateReader has the methods of an inspect.Allocator that are used here.
 type stateReader interface {
+	mapReader
 	Totals(ctx context.Context) ([]inspect.DeviceTotals, error)
 	Sweep(ctx context.Context) (*inspect.Sweep, error)
+}
+
+// mapReader reads the allocator state for Reading.
+type mapReader interface {
 	MapNow(ctx context.Context, timeout time.Duration) (*inspect.Map, error)
 	MemoryStats(ctx context.Context) ([]inspect.MemoryStats, error)
 	Limits(ctx context.Context) ([][]uint64, error)
@@ -181,7 +186,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 
 func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	report, err := within(ctx, func() (*scan.Report, error) {
-		return scan.Read(ctx, i.process, &scan.Options{BFC: i.pools.devices()})
+		return scan.Read(ctx, i.process, &scan.Options{BFC: i.pools.forHolders(i.process)})
 	})
 	if err != nil {
 		return nil, absent(i.process.Blame(err))
@@ -207,7 +212,11 @@ func (i *inspector) Memory(ctx context.Context) *recorder.Memory {
 	case <-ctx.Done():
 		return &recorder.Memory{TorchErr: context.Cause(ctx)}
 	}
-	m := readMemory(ctx, i.process, i.driver, i.allocator).Memory()
+	var source mapReader
+	if i.allocator != nil {
+		source = i.allocator
+	}
+	m := readMemory(ctx, i.process, i.driver, source).Memory()
 	m.Fresh = i.first.fresh
 	return m
 }

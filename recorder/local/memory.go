@@ -166,14 +166,14 @@ const (
 
 // ReadMemory reads the allocator's state between two readings of the driver, until these agree. If source is nil, there
 // is no state.
-func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *inspect.Allocator) *Reading {
+func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *Allocators) *Reading {
 	if source == nil {
 		return readMemory(ctx, p, d, nil)
 	}
 	return readMemory(ctx, p, d, source)
 }
 
-func readMemory(ctx context.Context, p *process.Process, d *Driver, source stateReader) *Reading {
+func readMemory(ctx context.Context, p *process.Process, d *Driver, source mapReader) *Reading {
 	m := &Reading{target: nvml.NewTarget(p)}
 	defer func() { m.Time = bootTime() }()
 	_, m.uses, m.driverErr = d.ask(ctx, p)
@@ -193,7 +193,7 @@ func readMemory(ctx context.Context, p *process.Process, d *Driver, source state
 }
 
 // readState reports whether the state could be read. If not, an earlier one stays.
-func (m *Reading) readState(ctx context.Context, source stateReader) bool {
+func (m *Reading) readState(ctx context.Context, source mapReader) bool {
 	if source == nil {
 		return true
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -82,12 +83,14 @@ type settings struct {
 
 // contents is a decoded snapshot.
 type contents struct {
-	segments []segment
-	entries  [][]entry // by device
-	settings settings
-	unknown  map[string]int // number of entries by unknown action
-	timed    bool           // entries have a time
-	stacks   *stacks
+	segments  []segment
+	allocator allocator.Allocator // whose memory it is
+	host      int                 // from this number on, devices stand for host memory; 0: none does, and the memory is PyTorch's
+	entries   [][]entry           // by device
+	settings  settings
+	unknown   map[string]int // number of entries by unknown action
+	timed     bool           // entries have a time
+	stacks    *stacks
 }
 
 // decoder converts a pickle to contents.
@@ -137,6 +140,7 @@ func (d *decoder) snapshot() error {
 			d.settings(s)
 		}
 		d.sized = d.flag(d.root, "block_sizes")
+		d.allocator()
 	}
 	err := d.each(segments, "segments", d.segment)
 	if err != nil || traces.kind == kindNone {
@@ -149,6 +153,18 @@ func (d *decoder) snapshot() error {
 		d.out.entries = append(d.out.entries, nil)
 		return d.each(list, "entry", func(_ int, v value) error { return d.entry(device, v) })
 	})
+}
+
+// allocator reads whose memory it is, which gputrace's own snapshots of TensorFlow and JAX contain: the name "BFC", and the number of the
+// first device that stands for host memory.
+func (d *decoder) allocator() {
+	if a, ok := d.get(d.root, "allocator"); !ok || d.text(a) != allocator.BFC.String() {
+		return
+	}
+	d.out.allocator, d.out.host = allocator.BFC, maxDevices
+	if n := d.optional(d.root, "host_devices_from", maxDevices); n != event.Unknown {
+		d.out.host = int(n)
+	}
 }
 
 // spend counts work.
@@ -279,7 +295,9 @@ func (d *decoder) segment(_ int, v value) error {
 	if s.size, err = d.number(v, "total_size", maxBytes); err != nil {
 		return err
 	}
-	if s.stack, err = d.frames(v); err != nil {
+	if d.out.allocator != allocator.Torch {
+		s.stack = 0 // its frames are the allocator's name
+	} else if s.stack, err = d.frames(v); err != nil {
 		return err
 	}
 	blocks, err := d.field(v, "blocks")

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/allocator"
 )
 
 func mapKeys(m map[string]int) iter.Seq[string] { return maps.Keys(m) }
@@ -41,7 +42,7 @@ func (s *Source) advance() {
 // baselines adds annotations for the totals before the history.
 func (s *Source) baselines() {
 	for d, h := range s.devices {
-		m := event.Annotation{Kind: event.AnnotationBaseline, Device: cuda(d), Reserved: h.reserved}
+		m := event.Annotation{Kind: event.AnnotationBaseline, Device: s.cuda(d), Reserved: h.reserved}
 		for i := range h.before {
 			if b := &h.before[i]; b.allocated && b.stack == 0 {
 				m.Allocated += b.size
@@ -58,7 +59,7 @@ func (s *Source) look(time uint64, totals func(device int) event.Observation) {
 	s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationWatch})
 	for d := range s.devices {
 		o := totals(d)
-		o.Device, o.From, o.To = cuda(d), time, time
+		o.Device, o.From, o.To = s.cuda(d), time, time
 		for _, b := range o.Blocks {
 			o.Allocated += b.Size
 		}
@@ -70,8 +71,14 @@ func (s *Source) look(time uint64, totals func(device int) event.Observation) {
 	s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationUnwatch})
 }
 
-func cuda(device int) event.Device {
-	return event.Device{Type: event.DeviceCUDA, Index: int8(device)}
+// cuda returns the device of a number.
+func (s *Source) cuda(device int) event.Device {
+	d := event.Device{Type: event.DeviceCUDA, Index: int8(device)}
+	if c := s.contents; c.allocator != allocator.Torch && device >= c.host {
+		d = event.Device{Type: event.DeviceCPU, Index: int8(device - c.host)}
+	}
+	d.Type = d.Type.Of(s.contents.allocator)
+	return d
 }
 
 // unnamed returns the blocks from before the history that have no stack.
@@ -148,8 +155,12 @@ func (s *Source) namedBlocks(device int) {
 }
 
 func (s *Source) event(device int, kind event.Kind, layer event.Layer, time uint64) event.Event {
+	where := s.cuda(device)
+	if layer == event.LayerDevice {
+		where = where.Physical()
+	}
 	return event.Event{
-		Time: time, Kind: kind, Layer: layer, Device: cuda(device), Size: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+		Time: time, Kind: kind, Layer: layer, Device: where, Size: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
 		Requested: event.Unknown, Stream: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown,
 	}
 }

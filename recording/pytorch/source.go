@@ -254,7 +254,7 @@ func (s *Source) Notes() []string { return s.notes }
 
 // Info returns the part of a recording's Info that a snapshot has: only the clock.
 func (s *Source) Info() *recording.Info {
-	info := &recording.Info{Name: "PyTorch memory snapshot"}
+	info := &recording.Info{Name: s.contents.allocator.String() + " memory snapshot"}
 	if s.contents.timed {
 		info.Started, info.StartedBoot = time.Unix(0, int64(s.from)).UTC(), s.from
 	}

@@ -287,7 +287,7 @@ func FuzzNew(f *testing.F) {
 		for _, g := range s.contents.segments {
 			for _, b := range g.blocks {
 				if b.allocated {
-					want[cuda(int(g.device))] += b.size
+					want[s.cuda(int(g.device))] += b.size
 				}
 			}
 		}

@@ -5,12 +5,9 @@
 package decode
 
 import (
-	"encoding/binary"
-	"regexp"
-	"strconv"
-
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/allocator"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -43,36 +40,14 @@ func (p *Process) ofAllocator(e *event.Event, a allocator.Allocator) {
 // maxObjects is the number of objects whose device is kept. A process has a few for each device.
 const maxObjects = 1024
 
-// bfcBytes is how much of a BFCAllocator is searched for its name. name_ was at 0x3e8 in 0.12, after the bins.
-const bfcBytes = 4096
-
-// bfcName matches the names that TensorFlow and XLA give allocators of a GPU: "GPU_0_bfc", "GPU_collectivememory_0_bfc". Allocators
-// of host memory have other names, such as "xla_gpu_host_bfc". The parts were read in the libraries of TensorFlow 2.21 and JAX 0.12.
-var bfcName = regexp.MustCompile(`^GPU_(?:[a-z]+_)?(\d{1,3})_bfc$`)
-
-// bfcDevice finds the device of a BFCAllocator by its name, a std::string of libstdc++ (address, length, characters or
-// capacity) in the object. Its offset changes with each release, but nothing else in the object is the address of such
-// characters followed by their length. An allocator with another name is in host memory.
+// bfcDevice finds the device of a BFCAllocator by its name. An allocator with another name is in host memory.
 func bfcDevice(m process.Memory, object uint64) event.Device {
-	host := event.Device{Type: event.DeviceCPU}
-	bytes := make([]byte, bfcBytes)
-	n, _ := m.ReadAt(bytes, object)
-	for at := 0; at+16 <= n; at += 8 {
-		address, length := binary.LittleEndian.Uint64(bytes[at:]), binary.LittleEndian.Uint64(bytes[at+8:])
-		if length < uint64(len("GPU_0_bfc")) || length > 64 || address == 0 {
-			continue
-		}
-		text := make([]byte, length)
-		if _, err := m.ReadAt(text, address); err != nil {
-			continue
-		}
-		if found := bfcName.FindSubmatch(text); found != nil {
-			number, _ := strconv.Atoi(string(found[1]))
-			return event.Device{Type: event.DeviceCUDA, Index: ordinal(uint64(number))}
-		}
-	}
-	if n == 0 {
+	name, readable := bfc.Name(m, object)
+	if !readable {
 		return event.Device{Type: event.DeviceCUDA, Index: -1}
 	}
-	return host
+	if device, ok := bfc.GPU(name); ok {
+		return event.Device{Type: event.DeviceCUDA, Index: ordinal(uint64(device))}
+	}
+	return event.Device{Type: event.DeviceCPU}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/codec"
+	"github.com/gputrace/gputrace/heap/internal/division"
 )
 
 // Range is the addresses [Start, End) of a device.
@@ -65,6 +66,29 @@ func (l List) Bytes(device event.Device) (sum uint64) {
 		}
 	}
 	return sum
+}
+
+// Replace replaces the ranges of a device by segments; nil: they were not read, and the list stays.
+func (l *List) Replace(device event.Device, by []event.ObservedSegment) {
+	if by == nil {
+		return
+	}
+	*l = slices.DeleteFunc(*l, func(r Range) bool { return r.Device == device })
+	for _, s := range by {
+		if s.Addr < s.Addr+s.Size {
+			l.Add(Range{s.Addr, s.Addr + s.Size, device})
+		}
+	}
+}
+
+// Segments returns the ranges of a device as segments.
+func (l List) Segments(device event.Device, mapped bool) (out []division.Segment) {
+	for _, r := range l {
+		if r.Device == device {
+			out = append(out, division.Segment{Addr: r.Start, Size: r.End - r.Start, Mapped: mapped})
+		}
+	}
+	return out
 }
 
 // Code writes a list, or reads one into an empty list.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/codec"
+	"github.com/gputrace/gputrace/heap/internal/division"
 )
 
 // TestList compares a list with an array that has the device of each address.
@@ -81,4 +82,20 @@ func TestEmptyRangeInState(t *testing.T) {
 	in := codec.Codec{Load: true, Data: out.Data}
 	(&List{}).Code(&in)
 	require.ErrorContains(t, in.Err, "a range ends at 0x2")
+}
+
+// TestReplace: what is read of a device takes the place of what was known of it, and of nothing else.
+func TestReplace(t *testing.T) {
+	x, y := event.Device{Type: event.DeviceCUDA}, event.Device{Type: event.DeviceCUDA, Index: 1}
+	var l List
+	l.Replace(x, []event.ObservedSegment{{Addr: 30, Size: 10}, {Addr: 10, Size: 10}, {Addr: 50}, {Addr: ^uint64(0), Size: 9}})
+	l.Replace(y, []event.ObservedSegment{{Addr: 100, Size: 1}})
+	require.Equal(t, List{{10, 20, x}, {30, 40, x}, {100, 101, y}}, l)
+	l.Replace(x, nil)
+	require.Len(t, l, 3)
+	l.Replace(x, []event.ObservedSegment{{Addr: 12, Size: 1}})
+	require.Equal(t, []division.Segment{{Addr: 12, Size: 1, Mapped: true}}, l.Segments(x, true))
+	l.Replace(x, []event.ObservedSegment{})
+	require.Nil(t, l.Segments(x, false))
+	require.Equal(t, []division.Segment{{Addr: 100, Size: 1}}, l.Segments(y, false))
 }

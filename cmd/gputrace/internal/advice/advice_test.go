@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
@@ -53,6 +54,25 @@ func TestExplain(t *testing.T) {
 			require.ErrorContains(t, got, c.says)
 			require.Equal(t, c.code, exit.Code(got))
 		})
+	}
+}
+
+// TestLookBFC: what to do if TensorFlow's and JAX's memory cannot be shown.
+func TestLookBFC(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		says string
+	}{
+		{bfc.ErrNoAllocator, exit.Nothing, "cuda_async and platform"},
+		{bfc.ErrNotLoaded, exit.Nothing, "sudo gputrace -p 7"},
+		{bfc.ErrUnproved, exit.Nothing, "sudo gputrace -p 7"},
+		{bfc.ErrChanged, exit.Error, "try again"},
+	} {
+		got := Look("dump", fmt.Errorf("x: %w", c.err), 7)
+		require.ErrorIs(t, got, c.err)
+		require.ErrorContains(t, got, c.says)
+		require.Equal(t, c.code, exit.Code(got))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
@@ -30,6 +31,14 @@ func Look(command string, err error, pid int) error {
 		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission):
 		return exit.With(exit.NotPermitted, exit.Say(fmt.Sprintf("not permitted to read pid %d\n%s", pid, readHelp(command, pid)), err))
+	case errors.Is(err, bfc.ErrUnproved):
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  it has taken no memory yet, or this build of TensorFlow or JAX is not known: nothing is shown "+
+			"rather than something wrong; to trace it: sudo gputrace -p %d", err, pid))
+	case errors.Is(err, bfc.ErrChanged):
+		return fmt.Errorf("%w\n  the program allocated without a pause: try again", err)
+	case errors.Is(err, bfc.ErrNoAllocator):
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  other allocators of TensorFlow and JAX, such as cuda_async and platform, leave their memory to "+
+			"CUDA, which has no list that can be read; to trace its calls: sudo gputrace -p %d", err, pid))
 	case errors.Is(err, inspect.ErrNoAllocator):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
@@ -82,5 +91,5 @@ func noAllocatorHelp(command string, pid int) string {
 			}
 		}
 	}
-	return "  it has not used PyTorch on a GPU yet, or does not at all"
+	return "  it has not used PyTorch, TensorFlow or JAX on a GPU yet, or does not at all"
 }
