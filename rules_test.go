@@ -97,7 +97,7 @@ var mayImport = map[string][]string{
 		"tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/cpubudget", "tracer/internal/kernel",
 		"tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor": {"cpython", "event", "inspect", "internal/limits", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
+	"doctor": {"cpython", "event", "inspect", "inspect/bfc", "internal/limits", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin": {
 		"analysis/holders", "analysis/view", "cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event",
 		"event/figures", "heap", "inspect/holders", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook",

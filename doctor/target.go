@@ -6,6 +6,7 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,9 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/internal/nvml"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -287,9 +290,31 @@ func checkTorch(s *tracer.Survey) Check {
 	return c
 }
 
+// poolNames lists the allocators of TensorFlow and JAX; empty: there are none.
+func poolNames(p *process.Process) string {
+	ctx, stop := context.WithTimeout(context.Background(), poolsTimeout)
+	defer stop()
+	found, err := bfc.Find(ctx, p, func() uint64 { return uint64(time.Now().UnixNano()) })
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, f := range found.Pools {
+		names = append(names, words.Line(f.Name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// poolsTimeout limits the search for allocators.
+const poolsTimeout = 5 * time.Second
+
 func checkBackend(p *process.Process) Check {
 	c := Check{Group: Runtime, Name: "allocator", Says: "PyTorch's native one: its state can be read and compared"}
 	if _, err := inspect.Find(p); err != nil {
+		if names := poolNames(p); errors.Is(err, inspect.ErrNoAllocator) && names != "" {
+			c.Says = "BFC, of TensorFlow or JAX: " + names + ": its state can be read and compared"
+			return c
+		}
 		c.State, c.Says = Unknown, err.Error()
 		if errors.Is(err, inspect.ErrOtherBackend) {
 			c.Says += ": it is traced at the driver, without blocks of PyTorch"

@@ -5,6 +5,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -103,6 +104,26 @@ func TestJAXCold(t *testing.T) {
 	require.Equal(t, []any{"xla_gpu_host_bfc", true}, []any{host.Name, host.Host})
 	require.Zero(t, host.Memory["allocated"])
 	h.checkHolds(t, p, d)
+	text, err := output(env.binary, "--json")
+	require.NoError(t, err)
+	var machine struct {
+		Processes []struct {
+			PID     int
+			Devices []struct{ Allocated, Reserved *uint64 }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &machine))
+	listed := false
+	for _, m := range machine.Processes {
+		if m.PID == p.pid {
+			listed = true
+			require.Len(t, m.Devices, 1)
+			require.Equal(t, []uint64{h.Current, gpu.Memory["reserved"]}, []uint64{*m.Devices[0].Allocated, *m.Devices[0].Reserved})
+		}
+	}
+	require.True(t, listed, text)
+	text, _ = output(env.binary, "doctor", "-p", itoa(p.pid), "-v")
+	require.Contains(t, joinedLines(text), "BFC, of TensorFlow or JAX: GPU_0_bfc, xla_gpu_host_bfc")
 	screen, _, code := dump(t, p.pid)
 	require.Zero(t, code)
 	require.Contains(t, screen, "the allocator's map · JAX 0.10.2")

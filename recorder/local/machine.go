@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/user"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/machine"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/bfc"
 	"github.com/gputrace/gputrace/inspect/frameworks"
 	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
@@ -179,14 +181,16 @@ func (c *candidate) readState(ctx context.Context, find finder) {
 	ctx, cancel := context.WithTimeout(ctx, totalsTimeout)
 	defer cancel()
 	allocator, err := find(c.process)
-	if errors.Is(err, inspect.ErrNoAllocator) {
-		version, _ := frameworks.PyTorch(c.process, c.maps)
-		c.out.Unused = version != ""
-		return
-	}
 	var totals []inspect.DeviceTotals
-	if err == nil {
+	switch {
+	case err == nil:
 		totals, err = allocator.Totals(ctx)
+	case errors.Is(err, inspect.ErrNoAllocator):
+		if totals, err = poolTotals(ctx, c.process); errors.Is(err, bfc.ErrNoAllocator) || errors.Is(err, bfc.ErrUnproved) {
+			version, _ := frameworks.PyTorch(c.process, c.maps)
+			c.out.Unused = version != ""
+			return
+		}
 	}
 	err = c.process.Blame(err)
 	switch {
@@ -207,6 +211,30 @@ func (c *candidate) readState(ctx context.Context, find finder) {
 				Reserved: t.Reserved})
 		}
 	}
+}
+
+// poolTotals reads the totals of TensorFlow's and JAX's allocators by device.
+func poolTotals(ctx context.Context, p *process.Process) ([]inspect.DeviceTotals, error) {
+	found, err := bfc.Find(ctx, p, bootTime)
+	if err != nil {
+		return nil, err
+	}
+	var out []inspect.DeviceTotals
+	for _, pool := range found.Pools {
+		if pool.Host {
+			continue
+		}
+		s, err := pool.Read(ctx, bootTime)
+		if err != nil {
+			return nil, err
+		}
+		at := slices.IndexFunc(out, func(t inspect.DeviceTotals) bool { return t.Device == pool.Device })
+		if at < 0 {
+			at, out = len(out), append(out, inspect.DeviceTotals{Device: pool.Device})
+		}
+		out[at].Allocated, out[at].Reserved = out[at].Allocated+s.InUse, out[at].Reserved+s.Reserved
+	}
+	return out, nil
 }
 
 // addDriver adds NVML's figures of the process. r may be nil.
