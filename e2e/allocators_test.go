@@ -152,5 +152,8 @@ func recordTensorFlow(t *testing.T, step string) (live *heap.Account, kept uint6
 	require.Equal(t, []uint64{attached, current}, []uint64{accounts[0].Baseline, accounts[0].Allocated})
 	require.Equal(t, accounts[0].Allocated, accounts[0].Before+accounts[0].Live.Bytes)
 	require.Zero(t, accounts[0].Lost+int64(accounts[0].Gaps+accounts[0].LostFrees))
+	f := fragmentsOf(t, filepath.Join(c.out(), traceFile))
+	require.Equal(t, current, f.Allocated, "the regions divide it")
+	require.Equal(t, f.Reserved, f.Allocated+f.Inactive+f.Free)
 	return &accounts[0], kept, c.stdout.String()
 }

@@ -176,20 +176,27 @@ func checkColdSnapshot(t *testing.T, p *target, memory map[string]uint64) {
 		}
 	}
 	require.Equal(t, memory["allocated"], sum)
-	text, err := output(env.binary, "fragments", file, "--json")
-	require.NoError(t, err)
-	var found struct {
-		Devices []struct {
-			Reserved, Allocated uint64
-			Inactive            uint64 `json:"inactive_split"`
-			Free                uint64 `json:"free_segments"`
-		}
-	}
-	require.NoError(t, json.Unmarshal([]byte(text), &found), text)
-	require.Len(t, found.Devices, 1)
-	f := &found.Devices[0]
+	f := fragmentsOf(t, file)
 	require.Equal(t, []uint64{memory["reserved"], memory["allocated"], memory["inactive_split"], memory["free"]},
 		[]uint64{f.Reserved, f.Allocated, f.Inactive, f.Free})
+}
+
+// divided is how the memory of one device is divided.
+type divided struct {
+	Reserved, Allocated uint64
+	Inactive            uint64 `json:"inactive_split"`
+	Free                uint64 `json:"free_segments"`
+}
+
+// fragmentsOf runs gputrace fragments on a file with one device.
+func fragmentsOf(t *testing.T, file string) *divided {
+	t.Helper()
+	text, err := output(env.binary, "fragments", file, "--json")
+	require.NoError(t, err)
+	var found struct{ Devices []divided }
+	require.NoError(t, json.Unmarshal([]byte(text), &found), text)
+	require.Len(t, found.Devices, 1)
+	return &found.Devices[0]
 }
 
 // TestTensorFlowColdBusy: a program that allocates without a pause is read, too. Its tensors stay where they are meanwhile.
