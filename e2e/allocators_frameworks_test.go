@@ -35,11 +35,6 @@ func jaxEnvironment(t *testing.T) []string {
 //
 //	go test -tags frameworks ./e2e -run TestJAX
 func TestJAX(t *testing.T) {
-	const device = "/dev/nvidia0" // JAX looks whether there is one
-	if !exists(device) {
-		require.NoError(t, os.WriteFile(device, nil, 0o600))
-		t.Cleanup(func() { _ = os.Remove(device) })
-	}
 	dir := t.TempDir()
 	p := startIn(t, dir, jaxEnvironment(t), filepath.Join(env.testdata, "run"), workload("jax_keeps.py"), dir).ready(t)
 	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
@@ -60,6 +55,7 @@ func TestJAX(t *testing.T) {
 	require.Equal(t, []uint64{bytes, allocations}, []uint64{live[0].Live.Bytes, live[0].Allocs})
 	t.Logf("%d B in use before the attach and %d B at the end by JAX, %+v", before, after, live[0])
 	require.Equal(t, []uint64{before, after}, []uint64{live[0].Baseline, live[0].Allocated})
+	require.Equal(t, after, fragmentsOf(t, filepath.Join(c.out(), traceFile)).Allocated, "the regions divide it")
 }
 
 // jaxHolds holds arrays by name on the stand-in device, as tensorflowHolds does. JAX looks for a device file, which it need

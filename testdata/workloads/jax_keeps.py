@@ -9,7 +9,11 @@ import sys
 import time
 
 import jax
+import jax._src.hardware_utils
 import jax.numpy as jnp
+
+# JAX looks for the device file of a GPU, which is not needed here.
+jax._src.hardware_utils.has_visible_nvidia_gpu = lambda: True
 
 STEPS = 250
 
