@@ -153,7 +153,10 @@ func TestSearchUnproved(t *testing.T) {
 	found := searched(t, m)
 	require.Len(t, found.Pools, 1)
 	require.Empty(t, found.Unproved)
-	h.Fields[9] = 512 // bytes in use without a chunk
+	h.Fields[7] = 5 // an allocation without a chunk
+	copy(m[emptyAt][headAt:], append64(append64(nil, h.Mutex), h.Fields[:]...))
+	require.Equal(t, []string{"GPU_1_bfc"}, searched(t, m).Unproved)
+	h.Fields[7], h.Fields[9] = 1, 512 // bytes in use without a chunk
 	copy(m[emptyAt][headAt:], append64(append64(nil, h.Mutex), h.Fields[:]...))
 	require.Equal(t, []string{"GPU_1_bfc"}, searched(t, m).Unproved)
 }
@@ -165,7 +168,12 @@ func TestSearchHostile(t *testing.T) {
 		full[i] = tableAt
 	}
 	begun := time.Now()
-	found := searched(t, memory{0x100_0000: append64(nil, full...)})
+	hostile := memory{0x100_0000: append64(nil, full...)}
+	found := searched(t, hostile)
+	s := &search{memory: hostile, tables: []uint64{tableAt}}
+	s.scan(t.Context(), runsOf(hostile))
+	require.Len(t, s.candidates, maxCandidates)
+	require.True(t, s.cut)
 	require.Empty(t, found.Pools)
 	require.True(t, found.Cut)
 	require.Less(t, time.Since(begun), testTime+2*time.Second)

@@ -190,3 +190,43 @@ func FuzzMap(f *testing.F) {
 		}
 	})
 }
+
+// TestPair: memory in use that is in no chunk is in what changed or, if numbers were dealt out meanwhile, in what is free in both copies.
+func TestPair(t *testing.T) {
+	for name, c := range map[string]struct {
+		more, dealt uint64 // bytes in use at the instant, beyond the chunks that are; numbers
+		want        *inspect.Changing
+	}{
+		"nothing":           {0, 0, nil},
+		"a number, no more": {0, 1, nil},
+		"was in use":        {256, 1, &inspect.Changing{BlocksLow: 1, BlocksHigh: 1, BytesLow: 256, BytesHigh: 256}},
+		"without a number":  {256, 0, &inspect.Changing{Ranges: -1}},
+		"more than is free": {512, 1, &inspect.Changing{Ranges: -1}},
+	} {
+		a := New(newBusy().memory(), objectAt)
+		first, err := a.look(common, clock())
+		require.NoError(t, err)
+		second, err := a.look(common, clock())
+		require.NoError(t, err)
+		p := newPair(first, second)
+		p.instant.Fields[9] += c.more
+		second.after.Fields[7] += c.dealt
+		m, err := p.read()
+		if c.want != nil && c.want.Ranges < 0 {
+			require.ErrorIs(t, err, ErrChanged, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, m.Changing, name)
+	}
+}
+
+// TestMapCorrupt: an allocator that stands still and does not agree with itself is not believed, though it was before.
+func TestMapCorrupt(t *testing.T) {
+	m := newMade(common)
+	m.chunks[1][chunkPrev/8] = 3
+	a := New(m.memory(), objectAt)
+	a.known = common
+	_, err := a.mapOnce(clock())
+	require.ErrorContains(t, err, "chunk 1 does not follow chunk 0")
+}
