@@ -97,7 +97,8 @@ var mayImport = map[string][]string{
 		"tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/cpubudget", "tracer/internal/kernel",
 		"tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor": {"cpython", "event", "inspect", "inspect/bfc", "internal/limits", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
+	"doctor": {"cpython", "event", "inspect", "inspect/bfc", "internal/limits", "internal/nvml", "internal/words", "process", "tracer",
+		"tracer/"},
 	"darwin": {
 		"analysis/holders", "analysis/view", "cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event",
 		"event/figures", "heap", "inspect/holders", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook",
@@ -132,7 +133,8 @@ var mayImport = map[string][]string{
 	"analysis/holders": {
 		"analysis/phases", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts",
 	},
-	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect", "internal/sorts"},
+	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/allocator", "event/figures", "heap", "inspect",
+		"internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event",
 		"event/allocator", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif": {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap",
@@ -234,8 +236,8 @@ var mayImport = map[string][]string{
 		"internal/size", "internal/words", "process", "recorder", "recorder/notice", "recorder/rank",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export": {"analysis/", "event", "event/allocator", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words",
-		"recording", "recording/"},
+	"export": {"analysis/", "event", "event/allocator", "event/figures", "event/moment", "export/", "heap", "internal/exit",
+		"internal/sorts", "internal/words", "recording", "recording/"},
 	"export/": {
 		"analysis/", "event", "event/allocator", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words",
 	},

@@ -86,8 +86,8 @@ os.rename("DIR/oracle.new", "DIR/oracle.json")
 time.sleep(600)
 `
 
-// TestJAXCold reads the allocators of a JAX program that is not traced: the device's blocks add up to memory_stats() to the byte, and begin at
-// the addresses of the program's arrays, under their names. The pool of host memory is apart.
+// TestJAXCold reads the allocators of a JAX program that is not traced: the device's blocks add up to memory_stats() to the byte, and begin
+// at the addresses of the program's arrays, under their names. The pool of host memory is apart.
 //
 //	go test -tags frameworks ./e2e -run TestJAXCold
 func TestJAXCold(t *testing.T) {

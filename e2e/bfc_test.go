@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tensorflowHolds holds tensors and variables by name on TensorFlow's own allocator. It writes where each of them is, by its own buffer, and
-// what the allocator counts. WORK goes on behind it.
+// tensorflowHolds holds tensors and variables by name on TensorFlow's own allocator. It writes where each of them is, by its own buffer,
+// and what the allocator counts. WORK goes on behind it.
 const tensorflowHolds = `
 import json, os, sys, threading, time
 os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="true", TF_CPP_MIN_LOG_LEVEL="2")
@@ -73,8 +73,8 @@ func startTensorFlow(t *testing.T, work string) (*target, *holds) {
 	t.Helper()
 	python, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python")
 	require.NoError(t, err)
-	return startHolding(t, []string{"PYTHONPATH=" + installed(t, tensorflow)}, func(script string) []string { return []string{python, script} },
-		tensorflowHolds, work)
+	program := func(script string) []string { return []string{python, script} }
+	return startHolding(t, []string{"PYTHONPATH=" + installed(t, tensorflow)}, program, tensorflowHolds, work)
 }
 
 // held lists the blocks of a map by the name of their holder, and what they add up to.
@@ -124,8 +124,8 @@ func (h *holds) checkHolds(t *testing.T, p *target, d *dumped) {
 	}
 }
 
-// TestTensorFlowCold reads the allocator of a TensorFlow program that is not traced: the blocks add up to TensorFlow's own count to the byte,
-// and are where the program has its tensors, under its own names.
+// TestTensorFlowCold reads the allocator of a TensorFlow program that is not traced: the blocks add up to TensorFlow's own count to the
+// byte, and are where the program has its tensors, under its own names.
 func TestTensorFlowCold(t *testing.T) {
 	p, h := startTensorFlow(t, "")
 	d := dumpJSON(t, p.pid)
@@ -252,4 +252,17 @@ func TestTensorFlowWithoutBFC(t *testing.T) {
 		require.Contains(t, stderr, "TensorFlow or JAX is loaded, and has none")
 		require.Contains(t, stderr, "sudo gputrace -p "+itoa(p.pid))
 	}
+}
+
+// TestTensorFlowIdle records a program that neither allocates nor frees: its allocator is found without an event, and all of its memory is
+// known.
+func TestTensorFlowIdle(t *testing.T) {
+	p, h := startTensorFlow(t, "")
+	c := newCommand(t, "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
+	c.interrupt0(t)
+	require.Regexp(t, `\n  gone\[0\.\.1\] `, c.stdout.String())
+	accounts := replayTrace(t, filepath.Join(c.out(), traceFile), nil).end.Totals().Accounts
+	require.Len(t, accounts, 1)
+	require.Equal(t, []uint64{h.Current, h.Current}, []uint64{accounts[0].Allocated, accounts[0].Before})
+	require.Equal(t, h.Current, fragmentsOf(t, filepath.Join(c.out(), traceFile)).Allocated)
 }

@@ -173,7 +173,7 @@ func TestReadTotalsOfTwo(t *testing.T) {
 	require.False(t, r.First, "a checkpoint has it")
 }
 
-// TestRegions: the regions of an allocator without totals are those of the last reading, also in a checkpoint. They divide its memory until
+// TestRegions: the regions of an allocator without totals come from the last reading, also in a checkpoint. They divide its memory until
 // the driver hands out more.
 func TestRegions(t *testing.T) {
 	h := New()

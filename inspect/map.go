@@ -62,7 +62,7 @@ type Segment struct {
 // DeviceMap is every segment and block of one device in one moment, or of one BFC allocator.
 type DeviceMap struct {
 	DeviceTotals
-	Name     string    // of a BFC allocator, such as "GPU_0_bfc"; empty: the map is that of PyTorch's allocator
+	Name     string    // of a BFC allocator, such as "GPU_0_bfc"; empty: it is PyTorch's
 	Host     bool      // the memory is the host's, and Device means nothing
 	Active   uint64    // bytes of allocated and pending blocks
 	Time     uint64    // when it was read, CLOCK_BOOTTIME, nanoseconds

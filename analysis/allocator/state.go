@@ -122,7 +122,8 @@ func New(m *inspect.Map) *State {
 
 func newDeviceState(m *inspect.DeviceMap) DeviceState {
 	d := DeviceState{
-		Name: m.Name, Host: m.Host, Counted: m.DeviceTotals, Active: m.Active, Changing: m.Changing, Time: m.Time, Segments: make([]SegmentState, len(m.Segments)),
+		Name: m.Name, Host: m.Host, Counted: m.DeviceTotals, Active: m.Active, Changing: m.Changing, Time: m.Time,
+		Segments: make([]SegmentState, len(m.Segments)),
 	}
 	if m.Name != "" {
 		d.Allocator = allocator.BFC

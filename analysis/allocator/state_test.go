@@ -201,7 +201,7 @@ func TestStats(t *testing.T) {
 	require.Empty(t, Stats(nil))
 }
 
-// TestStateOfBFC: allocators with a name are TensorFlow's and JAX's. Those of one device are one row, and host memory is none.
+// TestStateOfBFC: allocators with a name are TensorFlow's and JAX's. A device has one row for them, and host memory has no row.
 func TestStateOfBFC(t *testing.T) {
 	of := func(name string, device int, host bool, segments ...inspect.Segment) inspect.DeviceMap {
 		return inspect.DeviceMap{DeviceTotals: inspect.DeviceTotals{Device: device}, Name: name, Host: host, Segments: segments}

@@ -270,7 +270,8 @@ func TestBalanceRegions(t *testing.T) {
 	regions := torch(0)
 	regions.Allocator = allocator.BFC
 	v := watched()
-	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}, Allocated: 60, Reserved: 100}}
+	gpu := event.Device{Type: event.DeviceCUDA.Of(allocator.BFC)}
+	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: gpu, Allocated: 60, Reserved: 100}}
 	for _, view := range []*view.View{nil, v} {
 		b := New(&Input{PID: pid, View: view, Torch: []figures.TorchMemory{regions}, Driver: []figures.DriverUse{driverSays(0, 1000)}})
 		require.Len(t, b.Devices, 1)

@@ -200,7 +200,8 @@ func WriteDump(w io.Writer, d Dump) error {
 
 func newDumpDevice(d *allocator.DeviceState, boot time.Time) dumpDevice {
 	out := dumpDevice{
-		Device: d.Counted.Device, Allocator: allocatorName(d.Allocator), Name: d.Name, Host: d.Host, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
+		Device: d.Counted.Device, Allocator: allocatorName(d.Allocator), Name: d.Name, Host: d.Host,
+		Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
 		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved, d.Active}, Unexplained: d.Unexplained(),
 		Changing: newDumpChanging(d.Changing),
 		Pools:    make([]dumpPool, len(d.Pools)), InactiveSplits: []dumpInactiveSplits{}, Segments: make([]dumpSegment, len(d.Segments)),

@@ -215,7 +215,9 @@ func newWhoFile(w *Who) *whoFile {
 		Views: []whoView{}, Blocks: []whoBlock{}, Notes: append([]string{}, r.Notes...), Cost: newWhoCost(r),
 	}
 	for _, d := range r.Devices {
-		f.Devices = append(f.Devices, whoDevice{d.Device, allocatorName(d.Allocator), d.Name, d.Host, d.Allocated, known(d.Reserved), d.Active, d.Uncounted})
+		f.Devices = append(f.Devices, whoDevice{
+			d.Device, allocatorName(d.Allocator), d.Name, d.Host, d.Allocated, known(d.Reserved), d.Active, d.Uncounted,
+		})
 	}
 	f.Changing = newDumpChanging(w.Holders.Changing)
 	for _, s := range r.Totals {
@@ -256,8 +258,9 @@ func newWhoCost(r *holders.Report) whoCost {
 
 func newWhoBlock(b *holders.Block, group string) whoBlock {
 	out := whoBlock{
-		Device: b.Device, Host: b.Host, ID: b.ID, Allocator: allocatorName(b.Allocator), Address: b.Addr, Size: b.Size, Requested: known(b.Requested),
-		State: b.State.String(), Category: b.Category.String(), Name: b.Name(), Group: group,
+		Device: b.Device, Host: b.Host, ID: b.ID, Allocator: allocatorName(b.Allocator), Address: b.Addr, Size: b.Size,
+		Requested: known(b.Requested),
+		State:     b.State.String(), Category: b.Category.String(), Name: b.Name(), Group: group,
 		Path: newWhoSteps(b.Path), Tensors: []whoTensor{}, Holders: b.Holders, Missing: b.Missing, Complete: b.Complete.String(),
 		Confirmed: b.Confirmed, Proved: len(b.Path) > 0 && !b.ByShape, Age: int64(b.Age), Class: b.Class, Why: b.Why,
 	}

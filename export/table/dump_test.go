@@ -124,8 +124,9 @@ func TestDumpBFC(t *testing.T) {
 	}
 	use := figures.DriverUse{Used: 301 * gib, Name: "NVIDIA H200", Total: 400 * gib, All: 350 * gib}
 	in := DumpInput{
-		State: state, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Frameworks: "JAX 0.10.2", Notes: []string{"one is missing"},
-		Balance: balance.New(&balance.Input{Torch: state.Torch(), Driver: []figures.DriverUse{use}}), Holders: holders.New(&scan.Report{Blocks: held}),
+		State: state, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Frameworks: "JAX 0.10.2",
+		Notes: []string{"one is missing"}, Balance: balance.New(&balance.Input{Torch: state.Torch(), Driver: []figures.DriverUse{use}}),
+		Holders: holders.New(&scan.Report{Blocks: held}),
 	}
 	goldens(t, "dump.bfc", func(w io.Writer, width int) error {
 		in.Width = width

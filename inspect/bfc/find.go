@@ -52,6 +52,9 @@ type Pool struct {
 	Host   bool   // the memory is the host's
 }
 
+// Object returns the address of the allocator's object.
+func (a *Allocator) Object() uint64 { return a.object }
+
 // Map is Allocator.Map with the allocator's name and device.
 func (p *Pool) Map(ctx context.Context, now func() uint64, timeout time.Duration) (*inspect.DeviceMap, error) {
 	m, err := p.Allocator.Map(ctx, now, timeout)
@@ -110,8 +113,8 @@ func heapOf(maps []process.Mapping) []present.Region {
 	return slices.DeleteFunc(present.Regions(maps), func(r present.Region) bool { return !r.Heap || r.Stack || r.File != "" })
 }
 
-// classTables returns the addresses that objects of the class begin with: those of the virtual function tables of BFCAllocator and of the
-// classes derived from it.
+// classTables returns the words that objects begin with: the addresses of the virtual function tables of BFCAllocator and its derived
+// classes.
 func classTables(p *process.Process, maps []process.Mapping) ([]uint64, error) {
 	why := ErrNotLoaded
 	for i := range maps {
@@ -171,8 +174,8 @@ func constants(maps []process.Mapping, folder string) (out []present.Region) {
 	return out
 }
 
-// tablesOf searches constants for the virtual function tables of a class, by the address of its type information, and for those of classes
-// derived from it (Itanium C++ ABI, 2.5.2 and 2.9.5):
+// tablesOf searches constants for the virtual function tables of a class, by the address of its type information, and of its derived
+// classes (Itanium C++ ABI, 2.5.2 and 2.9.5):
 //
 //	a table:           0, type information, functions ...      an object points to the functions
 //	type information:  table, name, type information of the base class

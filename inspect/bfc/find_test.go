@@ -32,7 +32,7 @@ func library() (memory, []present.Region) {
 	set(libraryAt+0x48, 0, derivedAt, 1, 2)        // the table of the derived class
 	set(infoAt, 77, namesAt, 0)                    // type information
 	set(derivedAt, 77, namesAt+0x20, infoAt)       // of the derived class
-	set(libraryAt+0x300, 5, namesAt+0x40, infoAt)  // its name is none
+	set(libraryAt+0x300, 5, namesAt+0x40, infoAt)  // no name is there
 	set(libraryAt+0x400, 5, 0xdead_0000, infoAt)   // its name cannot be read
 	set(libraryAt+0x500, 99, namesAt, libraryAt+8) // another class
 	names := make([]byte, 0x100)

@@ -22,7 +22,7 @@ const (
 // Map reads every region and chunk while the process runs: regions are the segments of the result, chunks its blocks. It repeats until
 // a copy was made without a change, for as long as timeout. If there was none, the result is what was the same in two copies: the rest
 // of each region is in the state inspect.StateChanging, and the allocator's own count between the two copies bounds how much of it was in
-// use. now is the clock of the result. Errors are those of Read.
+// use. now is the clock of the result. It returns the errors of Read.
 func (a *Allocator) Map(ctx context.Context, now func() uint64, timeout time.Duration) (*inspect.DeviceMap, error) {
 	begun := time.Now()
 	if a.known == (layout{}) {
@@ -190,11 +190,12 @@ func (p *pair) same(number uint64) bool {
 		return false
 	}
 	of := func(field int) bool { return word(x, field) == word(y, field) }
-	return of(chunkPtr) && of(chunkSize) && of(chunkID) && (word(x, chunkID) == noID || of(chunkRequested) && word(x, chunkRequested) <= word(x, chunkSize))
+	requested := of(chunkRequested) && word(x, chunkRequested) <= word(x, chunkSize)
+	return of(chunkPtr) && of(chunkSize) && of(chunkID) && (word(x, chunkID) == noID || requested)
 }
 
 // resume returns the address after another one, and before an end, at which a chunk begins that is in use in both copies, and its number;
-// if there is none, the end.
+// without one, the end.
 func (p *pair) resume(after, end uint64) (addr, number uint64) {
 	if p.anchors == nil {
 		p.anchors = []anchor{} // not nil
@@ -212,7 +213,7 @@ func (p *pair) resume(after, end uint64) (addr, number uint64) {
 	return end, none
 }
 
-// chunk returns the bytes of a chunk; nil: there is none of that number.
+// chunk returns the bytes of a chunk; nil: no chunk has that number.
 func (i *image) chunk(number uint64) []byte {
 	if number >= uint64(len(i.chunks))/i.layout.stride {
 		return nil

@@ -133,7 +133,7 @@ func TestMapOfWork(t *testing.T) {
 	require.Greater(t, found, 150)
 }
 
-// TestMapPatience: a moment without a change is waited for. If there is none, the best pair is the result.
+// TestMapPatience: a moment without a change is waited for. Without one, the best pair is the result.
 func TestMapPatience(t *testing.T) {
 	w := &working{made: newBusy(), rng: rand.New(rand.NewPCG(1, 1)), truth: map[uint64]map[uint64]uint64{}}
 	a := New(w, objectAt)

@@ -20,7 +20,7 @@ var anyName = regexp.MustCompile(`^\w*bfc\w*$`)
 var gpuName = regexp.MustCompile(`^GPU_(?:[a-z]+_)?(\d{1,3})_bfc$`)
 
 // Name returns the name of the allocator whose object is at an address, a std::string of libstdc++ (address, length, characters or
-// capacity) in the object; empty: there is none. Its offset changes with each release, but nothing else in the object is the address of
+// capacity) in the object; empty: no name was found. Its offset changes with each release, but nothing else in the object is the address of
 // such characters followed by their length. readable reports whether any of the object could be read.
 func Name(m process.Memory, object uint64) (name string, readable bool) {
 	bytes := make([]byte, objectBytes)

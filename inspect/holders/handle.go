@@ -10,7 +10,7 @@ import (
 )
 
 // addBFC adds the blocks of the allocators of TensorFlow and JAX. The holders of the blocks of one that cannot be read, or is too busy, are
-// not known. The time is that of the oldest reading: PyTorch's, or that of the first allocator.
+// not known. The oldest reading sets the time: PyTorch's, or the first allocator's.
 func (r *reading) addBFC(live *liveBlocks, mapTimeout time.Duration) {
 	for _, p := range r.options.BFC {
 		m, err := p.Map(r.ctx, r.p.clock, mapTimeout)

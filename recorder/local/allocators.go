@@ -18,8 +18,8 @@ import (
 // Allocators are the allocators of a process that can be read without a probe: PyTorch's, and TensorFlow's and JAX's. They are not safe
 // for concurrent use.
 type Allocators struct {
-	torch  *inspect.Allocator // nil: there is none
-	pools  *bfc.Found         // nil: there are none
+	torch  *inspect.Allocator // nil: PyTorch has none
+	pools  *bfc.Found         // nil: none were found
 	unread []string           // why the last reading left out an allocator
 }
 

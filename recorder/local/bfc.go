@@ -28,6 +28,8 @@ type pools struct {
 	mu    sync.Mutex
 	list  []*pool
 	using sync.Mutex // held while the allocators are read
+	// searched: those that were there when the recording began were searched for, whether they make a call or not.
+	searched bool
 }
 
 // pool is one BFC allocator.
@@ -40,15 +42,43 @@ type pool struct {
 
 // note adds the allocator of an event, if it is a new one.
 func (s *pools) note(m process.Memory, e *event.Event) {
+	s.add(&pool{object: e.Handle, device: e.Device, reader: bfc.New(m, e.Handle)})
+}
+
+// add adds an allocator, if it is a new one.
+func (s *pools) add(p *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.list {
-		if s.list[i].object == e.Handle {
+		if s.list[i].object == p.object {
 			return
 		}
 	}
 	if len(s.list) < maxPools {
-		s.list = append(s.list, &pool{object: e.Handle, device: e.Device, reader: bfc.New(m, e.Handle)})
+		s.list = append(s.list, p)
+	}
+}
+
+// search adds the allocators that the process has, once. One that is not found is known from its first event on.
+func (s *pools) search(ctx context.Context, p *process.Process) {
+	s.using.Lock()
+	defer s.using.Unlock()
+	if s.searched {
+		return
+	}
+	found, err := bfc.Find(ctx, p, bootTime)
+	if s.searched = ctx.Err() == nil; err != nil {
+		return
+	}
+	for _, f := range found.Pools {
+		device := event.Device{Type: event.DeviceCUDA.Of(allocator.BFC), Index: int8(f.Device)}
+		if f.Host {
+			if s, err := f.Read(ctx, bootTime); err != nil || len(s.Blocks) == 0 {
+				continue // JAX has one for copies, which most programs hardly use
+			}
+			device.Type = event.DeviceCPU.Of(allocator.BFC)
+		}
+		s.add(&pool{object: f.Object(), device: device, reader: f.Allocator})
 	}
 }
 
@@ -129,6 +159,7 @@ func (i *inspector) Allocators() int { return len(i.pools.all()) }
 // AllocatorState implements recorder.Inspector.
 func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error) {
 	state, err := i.torchState(ctx)
+	i.pools.search(ctx, i.process)
 	if i.Allocators() == 0 {
 		return state, err
 	}

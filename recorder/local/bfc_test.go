@@ -8,7 +8,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,6 +105,65 @@ func TestPools(t *testing.T) {
 		s.note(image, &event.Event{Handle: n, Device: bfcGPU})
 	}
 	require.Len(t, s.all(), maxPools)
+}
+
+// TestPoolsSearch: allocators are searched for once, unless the search was ended early.
+func TestPoolsSearch(t *testing.T) {
+	p, err := process.Open(os.Getpid())
+	require.NoError(t, err)
+	var s pools
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.search(ended, p)
+	require.False(t, s.searched)
+	s.search(t.Context(), p)
+	require.True(t, s.searched)
+	require.Empty(t, s.all())
+}
+
+// TestFindAllocators: a process without an allocator has none, and the reason is PyTorch's.
+func TestFindAllocators(t *testing.T) {
+	p, err := process.Open(os.Getpid())
+	require.NoError(t, err)
+	_, err = FindAllocators(t.Context(), p)
+	require.ErrorIs(t, err, inspect.ErrNoAllocator)
+	require.NotErrorIs(t, err, bfc.ErrNoAllocator)
+}
+
+// TestAllocators: of several allocators, one that cannot be read is left out with a note. Without PyTorch, its figures are missing.
+func TestAllocators(t *testing.T) {
+	image := bfcImage{}
+	image.add(0x10000, 1000, false)
+	image.add(0x20000, 500, true)
+	of := func(object uint64, name string) *bfc.Pool {
+		return &bfc.Pool{Allocator: bfc.New(image, object), Name: name, Device: 1}
+	}
+	a := &Allocators{pools: &bfc.Found{
+		Pools: []*bfc.Pool{of(0x10000, "GPU_1_bfc"), of(0x20000, "GPU_2_bfc")}, Unproved: []string{"GPU_3_bfc"}, Cut: true,
+	}}
+	require.Len(t, a.BFC(), 2)
+	m, err := a.MapNow(t.Context(), time.Millisecond)
+	require.NoError(t, err)
+	require.Len(t, m.Devices, 1)
+	require.Equal(t, []any{"GPU_1_bfc", 1, uint64(1024)}, []any{m.Devices[0].Name, m.Devices[0].Device, m.Devices[0].Allocated})
+	notes := a.Notes()
+	require.Len(t, notes, 3)
+	require.Contains(t, notes[0], "GPU_2_bfc is not shown: read the BFC allocator at 0x20000: changed")
+	require.Contains(t, notes[1], "GPU_3_bfc is not shown: it has taken no memory yet")
+	a.pools.Pools = a.pools.Pools[1:]
+	_, err = a.MapNow(t.Context(), time.Millisecond)
+	require.ErrorIs(t, err, bfc.ErrChanged)
+	stats, err := a.MemoryStats(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, stats)
+	limits, err := a.Limits(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, limits)
+	sizes, err := a.DeviceSizes(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, sizes)
+	require.Nil(t, (&Allocators{}).BFC())
+	require.Nil(t, (&Allocators{}).Notes())
 }
 
 // TestPoolsBesideTorch: PyTorch's state comes first, and is not needed.

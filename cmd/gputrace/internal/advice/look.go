@@ -32,13 +32,13 @@ func Look(command string, err error, pid int) error {
 	case errors.Is(err, process.ErrPermission):
 		return exit.With(exit.NotPermitted, exit.Say(fmt.Sprintf("not permitted to read pid %d\n%s", pid, readHelp(command, pid)), err))
 	case errors.Is(err, bfc.ErrUnproved):
-		return exit.With(exit.Nothing, fmt.Errorf("%w\n  it has taken no memory yet, or this build of TensorFlow or JAX is not known: nothing is shown "+
-			"rather than something wrong; to trace it: sudo gputrace -p %d", err, pid))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  it has taken no memory yet, or this build of TensorFlow or JAX is not known: "+
+			"nothing is shown rather than something wrong; to trace it: sudo gputrace -p %d", err, pid))
 	case errors.Is(err, bfc.ErrChanged):
 		return fmt.Errorf("%w\n  the program allocated without a pause: try again", err)
 	case errors.Is(err, bfc.ErrNoAllocator):
-		return exit.With(exit.Nothing, fmt.Errorf("%w\n  other allocators of TensorFlow and JAX, such as cuda_async and platform, leave their memory to "+
-			"CUDA, which has no list that can be read; to trace its calls: sudo gputrace -p %d", err, pid))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  other allocators of TensorFlow and JAX, such as cuda_async and platform, "+
+			"leave their memory to CUDA, which has no list that can be read; to trace its calls: sudo gputrace -p %d", err, pid))
 	case errors.Is(err, inspect.ErrNoAllocator):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
