@@ -74,17 +74,14 @@ func readHolders(o whoOptions, pid int) (func(io.Writer) error, error) {
 // the only one.
 func readReport(ctx context.Context, p *process.Process, o *scan.Options) (*scan.Report, error) {
 	a, err := local.FindAllocators(ctx, p)
-	switch {
-	case err == nil:
+	if err == nil {
 		o.BFC = a.BFC()
-	case errors.Is(err, bfc.ErrUnproved), ctx.Err() != nil:
-		return nil, err
 	}
 	report, readErr := scan.Read(ctx, p, o)
 	if readErr == nil && a != nil {
 		report.Notes = append(report.Notes, a.Notes()...)
 	}
-	if errors.Is(err, bfc.ErrNoAllocator) && errors.Is(readErr, inspect.ErrNoAllocator) {
+	if errors.Is(readErr, inspect.ErrNoAllocator) && (errors.Is(err, bfc.ErrNoAllocator) || errors.Is(err, bfc.ErrUnproved)) {
 		return nil, err
 	}
 	return report, readErr

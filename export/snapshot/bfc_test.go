@@ -82,4 +82,6 @@ func TestBFC(t *testing.T) {
 	out.Reset()
 	require.NoError(t, Write(&out, allocator.New(mixed)))
 	require.NotContains(t, out.String(), "host_devices_from", "PyTorch's and others")
+	python(t, readValue, out.Bytes(), &got)
+	require.Len(t, got.Segments, 2, "PyTorch's only")
 }

@@ -23,6 +23,10 @@ func Write(w io.Writer, b *allocator.State) error { return write(w, b, nil) }
 
 func write(w io.Writer, b *allocator.State, held *holders.Index) error {
 	out := bufio.NewWriter(w)
+	if !isBFC(b) { // beside PyTorch's memory, readers would take other allocators' memory for PyTorch's
+		other := func(d allocator.DeviceState) bool { return d.Allocator != allocators.Torch }
+		b = &allocator.State{Devices: slices.DeleteFunc(slices.Clone(b.Devices), other)}
+	}
 	p := &statePickler{newPickler(out), held}
 	segments := allSegments(b)
 	items := []item{

@@ -41,7 +41,7 @@ const (
 	// proofTime limits how long candidates are looked at. One that cannot be an allocator takes microseconds.
 	proofTime = 5 * time.Second
 	// scanTime limits how long memory is searched; a gigabyte takes a fraction of a second.
-	scanTime = 30 * time.Second
+	scanTime = 10 * time.Second
 )
 
 // Pool is a BFC allocator that was found in a process, and proved. It is not safe for concurrent use.

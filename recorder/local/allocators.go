@@ -20,6 +20,7 @@ import (
 type Allocators struct {
 	torch  *inspect.Allocator // nil: PyTorch has none
 	pools  *bfc.Found         // nil: none were found
+	failed error              // why TensorFlow's and JAX's were not found beside PyTorch's; nil: there was no reason
 	unread []string           // why the last reading left out an allocator
 }
 
@@ -34,8 +35,14 @@ func FindAllocators(ctx context.Context, p *process.Process) (*Allocators, error
 	switch {
 	case poolsErr == nil:
 		return &Allocators{torch: torch, pools: pools}, nil
-	case err == nil && errors.Is(poolsErr, bfc.ErrNoAllocator):
-		return &Allocators{torch: torch}, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err == nil:
+		a := &Allocators{torch: torch}
+		if !errors.Is(poolsErr, bfc.ErrNoAllocator) {
+			a.failed = poolsErr
+		}
+		return a, nil
 	case errors.Is(poolsErr, bfc.ErrNotLoaded):
 		return nil, err
 	}
@@ -52,6 +59,9 @@ func (a *Allocators) BFC() []*bfc.Pool {
 
 // Notes are sentences, without a full stop, about allocators that are missing in what was read.
 func (a *Allocators) Notes() []string {
+	if a.failed != nil {
+		return []string{fmt.Sprintf("allocators of TensorFlow and JAX are not shown: %v", a.failed)}
+	}
 	if a.pools == nil {
 		return nil
 	}

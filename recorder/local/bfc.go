@@ -23,6 +23,9 @@ import (
 // maxPools limits the BFC allocators of a process that are read. A process has a few for each device.
 const maxPools = 1024
 
+// searchTimeout limits the search for allocators. A gigabyte takes a tenth of a second.
+const searchTimeout = 3 * time.Second
+
 // pools is the BFC allocators of a process. Events name them: each contains the address of its allocator's object.
 type pools struct {
 	mu    sync.Mutex
@@ -66,7 +69,9 @@ func (s *pools) search(ctx context.Context, p *process.Process) {
 	if s.searched {
 		return
 	}
-	found, err := bfc.Find(ctx, p, bootTime)
+	bounded, cancel := context.WithTimeout(ctx, searchTimeout)
+	defer cancel()
+	found, err := bfc.Find(bounded, p, bootTime)
 	if s.searched = ctx.Err() == nil; err != nil {
 		return
 	}
@@ -159,7 +164,9 @@ func (i *inspector) Allocators() int { return len(i.pools.all()) }
 // AllocatorState implements recorder.Inspector.
 func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error) {
 	state, err := i.torchState(ctx)
-	i.pools.search(ctx, i.process)
+	if errors.Is(err, reconcile.ErrNoState) {
+		i.pools.search(ctx, i.process)
+	}
 	if i.Allocators() == 0 {
 		return state, err
 	}

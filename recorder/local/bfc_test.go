@@ -164,6 +164,7 @@ func TestAllocators(t *testing.T) {
 	require.Empty(t, sizes)
 	require.Nil(t, (&Allocators{}).BFC())
 	require.Nil(t, (&Allocators{}).Notes())
+	require.Equal(t, []string{"allocators of TensorFlow and JAX are not shown: not proved"}, (&Allocators{failed: bfc.ErrUnproved}).Notes())
 }
 
 // TestPoolsBesideTorch: PyTorch's state comes first, and is not needed.
