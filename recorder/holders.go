@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/size"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
@@ -63,6 +64,7 @@ type holderScans struct {
 	asked   bool                   // scan only on request
 	last    bool                   // the recording is about to end
 	over    bool                   // the last scan was made, or none is possible
+	tried   bool                   // a scan was begun
 	next    time.Time              // no scan for a peak before this time
 	took    time.Duration          // duration of the last scan
 	looked  time.Time              // when the live bytes were last checked
@@ -162,7 +164,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 	limit := s.timeout()
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, reconcile.Timeout(limit))
 	results, target, slots := make(chan scanned, 1), s.target, s.slots
-	s.results, s.cancel = results, cancel
+	s.results, s.cancel, s.tried = results, cancel, true
 	go func() {
 		defer cancel()
 		select {
@@ -314,12 +316,16 @@ func (s *holderScans) joined(v *view.View) *view.Joined {
 	return j
 }
 
-// noPython returns why the latest scan could read no Python; empty: it could, or there was no scan.
+// noPython returns why the latest scan could read no Python; empty: it could, or there was no scan. A program of Python's whose request
+// failed and that ended before a scan has a reason, too.
 func (s *holderScans) noPython() string {
-	if s.latest == nil {
-		return ""
+	switch p := s.process; {
+	case s.latest != nil:
+		return s.latest.NoPython
+	case s.tried && !s.asked && p.failures.count > 0 && p.End() == Exited && p.Found().Python != "":
+		return "the program ended before they were read"
 	}
-	return s.latest.NoPython
+	return ""
 }
 
 // stop cancels the scan in progress. The process may have ended: results of earlier scans stay.
@@ -337,7 +343,7 @@ func (s *holderScans) stop() {
 
 // tables returns the holders at the end and, if more was live then, at the highest scanned peak.
 func (s *holderScans) tables(now *view.Joined) []trailer.Table {
-	if s.err != nil && s.latest == nil {
+	if s.err != nil && s.latest == nil && !errors.Is(s.err, process.ErrEnded) { // a program that has ended is no fault
 		s.observer.Warning(fmt.Errorf("who holds the live blocks could not be read: %w", s.err))
 	}
 	var out []trailer.Table

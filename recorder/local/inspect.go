@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
@@ -32,6 +33,7 @@ type inspector struct {
 	use       chan struct{} // held by the goroutine that uses the allocator
 	find      finder
 	allocator stateReader // nil: not found so far
+	proved    atomic.Bool // its layout is known: its state was read
 }
 
 // stateReader has the methods of an inspect.Allocator that are used here.
@@ -88,18 +90,39 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader)
 	case <-ctx.Done():
 		return zero, context.Cause(ctx)
 	}
-	return within(ctx, func() (T, error) {
+	out, err := within(ctx, func() (T, error) {
 		defer func() { <-i.use }()
 		if i.allocator == nil {
 			a, err := i.find(i.process)
 			if err != nil {
-				return zero, absent(i.process.Blame(err))
+				return zero, err
 			}
 			i.allocator = a
 		}
 		out, err := f(i.allocator)
-		return out, absent(i.process.Blame(err))
+		if err == nil {
+			i.proved.Store(true)
+		}
+		return out, err
 	})
+	return out, i.blame(ctx, err)
+}
+
+// leaveTime is how long a program may take from the first destructor of its exit until the kernel knows that it ends.
+const leaveTime = 2 * time.Second
+
+// blame replaces an error of reading the process by process.ErrEnded if that is the reason: it has ended, or a layout that was read
+// before is not there any more because the program exits, and C++ destroys its objects.
+func (i *inspector) blame(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err == nil || cause != nil && errors.Is(err, cause) {
+		return err
+	}
+	if errors.Is(err, inspect.ErrUnknownLayout) && i.proved.Load() {
+		for end := time.Now().Add(leaveTime); ctx.Err() == nil && time.Now().Before(end) && i.process.Blame(err) == err; {
+			time.Sleep(leaveTime / 100)
+		}
+	}
+	return absent(i.process.Blame(err))
 }
 
 // within calls f in a goroutine that is abandoned when ctx is done. The input of f is another process's memory, so a
@@ -189,7 +212,7 @@ func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 		return scan.Read(ctx, i.process, &scan.Options{BFC: i.pools.forHolders(i.process)})
 	})
 	if err != nil {
-		return nil, absent(i.process.Blame(err))
+		return nil, i.blame(ctx, err)
 	}
 	known := holders.New(report)
 	return &recorder.Scan{
