@@ -10,6 +10,7 @@ import functools
 import itertools
 import operator
 import queue
+import re
 import sys
 import threading
 import types
@@ -61,6 +62,45 @@ def module_variable():
     kept_globally.append(block())
     expect(kept_globally[0], "kept_globally[0]")
     hold()
+
+
+class Pool:
+    def __init__(self):
+        self.parts = []
+
+    def grow(self):
+        self.parts.append(block())
+        expect(self.parts[0], "pool.parts[0]")
+        hold()
+
+
+pool = Pool()
+
+
+def called_back(match):
+    mine = pool
+    mine.parts.append(block())
+    expect(mine.parts[0], "pool.parts[0]")
+    hold()
+
+
+def called_first(function):
+    """Call a function from the first frame of a thread, as a program's module calls its own."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@alone
+def running_method():
+    """A method runs for a moment; the variable of the module stays."""
+    called_first(lambda: pool.grow())
+
+
+@alone
+def running_callback():
+    """So does a function that a library calls."""
+    called_first(lambda: re.sub("x", called_back, "x"))
 
 
 @case

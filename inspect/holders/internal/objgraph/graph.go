@@ -259,6 +259,8 @@ const (
 	costThread    = 40 // what a thread's state keeps, an event loop's timers for one, which come and go
 	costAdrift    = 60
 	costGarbage   = 99
+	// costSelf is of the object of a method that runs: a variable that has the object is there after the method, and says which it is.
+	costSelf = 4
 	// costLoop is added for the variable of a for loop: a path through what is iterated says which element it is, and stays the same.
 	costLoop = 3
 )
@@ -266,7 +268,7 @@ const (
 // nameCosts are the costs of attributes and keys by name.
 var nameCosts = map[string]int32{
 	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed,
-	"params":     costListed,
+	"params": costListed, "self": costSelf,
 	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
 }
 
@@ -387,8 +389,12 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 				continue
 			}
 			cost := int32(costLibrary + min(len(t.Frames)-1-depth, costLibrary))
-			if c, err := heap.CodeAt(im, a.Code); err == nil && !library(c.Filename) {
+			c, err := heap.CodeAt(im, a.Code)
+			switch {
+			case err == nil && !library(c.Filename):
 				cost = min(max(own, 0)*costInner, costLibrary-costInner)
+				own++
+			case own == 0: // a library calls the function behind it, which is not main()
 				own++
 			}
 			if heap.OfGenerator(im, a.Addr) {
