@@ -121,7 +121,7 @@ var rules = []Rule{
 		"set .grad = None after each step")},
 	{"written", func(e *Evidence) bool { return e.Facts.Written && isChain(e) }, says("%s keeps the graph of every tensor that was "+
 		"written into it: write x.detach() in place of x", variable)},
-	{"inference", func(e *Evidence) bool { return e.Inference && isChain(e) }, sayInference},
+	{"inference", func(e *Evidence) bool { return e.Inference && (isChain(e) || byNodes(e)) }, sayInference},
 	{"chain", isChain, sayChain},
 	{"state", isState, constant("a graph goes on through all steps before: call .detach() on the state that each step hands to the next")},
 	{"nodes", func(e *Evidence) bool { return e.torch() && e.Nodes },
@@ -373,10 +373,18 @@ func isGradientChain(e *Evidence) bool {
 	return e.torch() && Named(e.Holder) && holdsGraph(e.Holder) && strings.HasSuffix(graphOf(e.Holder), ".grad")
 }
 
+// byNodes recognises a graph that no variable is known to lead to.
+func byNodes(e *Evidence) bool {
+	return e.torch() && (e.Nodes || strings.HasPrefix(e.Holder, nativeRoot) && strings.Contains(e.Holder, "Backward"))
+}
+
 func sayInference(e *Evidence) string {
 	how := "run this under torch.no_grad()"
 	if e.Signs.Has(Worker) {
 		how = "enter torch.no_grad() on this thread"
+	}
+	if !isChain(e) {
+		return "the graph of each forward pass is kept, but no backward pass was seen: " + how
 	}
 	return fmt.Sprintf("%s carries the graph of all steps before, but no backward pass was seen: %s, or .detach() it", variable(e), how)
 }

@@ -352,6 +352,17 @@ func orTorch(l event.Layer) event.Layer {
 	return l
 }
 
+// TestGraphOfInference: nodes of autograd that no variable leads to get the advice for inference if no backward pass was seen.
+func TestGraphOfInference(t *testing.T) {
+	const says = "the graph of each forward pass is kept, but no backward pass was seen: run this under torch.no_grad()"
+	e := Evidence{Layer: event.LayerAllocator, Holder: "C++ ReluOpsBackward ", Inference: true}
+	require.Equal(t, says, Text(&e))
+	e.Inference = false
+	require.NotEqual(t, says, Text(&e))
+	require.Equal(t, says, Text(&Evidence{Layer: event.LayerAllocator, Nodes: true, Inference: true}))
+	require.NotEqual(t, says, Text(&Evidence{Layer: event.LayerAllocator, Holder: "C++ std::vector ", Inference: true}))
+}
+
 // TestNothing: memory of which only the line and the list are known gets no advice.
 func TestNothing(t *testing.T) {
 	for _, e := range []Evidence{

@@ -51,7 +51,8 @@ const (
 )
 
 // followShare: if no earlier step has made the request, 1/followShare of what the step has added so far, or of all
-// allocated memory without steps, is assumed to be needed after it.
+// allocated memory without steps, is assumed to be needed after it. A loop that fills the device, such as one that loads a model,
+// is assumed to need as much again as it has added.
 const followShare = 4
 
 // evaluate computes the causes. Those that are enough alone come first, sorted by how far they exceed what is usual. Loading comes
@@ -77,6 +78,8 @@ func (c *Case) evaluate() []Cause {
 			return 4 // the step needs more than any before because it is not one of them
 		case x.Alone == Yes && x.Decision == Leak && c.Doubt == leaks.MayBeOver:
 			return 5
+		case x.Alone == Yes && x.Decision == LargerStep && c.attempted().Alone == Yes:
+			return 5 // because of what the attempt has left
 		case x.Alone == Yes:
 			return 6
 		case x.Alone == Unknown:
@@ -115,6 +118,8 @@ func (c *Case) follows() uint64 {
 		return c.Follows
 	case c.Torch.Allocated == event.Unknown:
 		return 0
+	case c.floor != event.Unknown && (c.fills() || c.Phase == phases.Setup):
+		return c.Torch.Allocated - min(c.floor, c.Torch.Allocated)
 	case c.floor != event.Unknown:
 		return (c.Torch.Allocated - min(c.floor, c.Torch.Allocated)) / followShare
 	}

@@ -242,6 +242,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	c.nameLeftover(&c.Loaded)
 	c.moreLoaded()
 	f.setAttempt(c, h)
+	f.setHandler(c, h)
 	c.input = lastInput(step)
 	f.setGrown(c, h)
 	f.setJoined(c, h)

@@ -27,6 +27,7 @@ type place struct {
 	parent uint64
 	depth  int
 	within uint64 // allocations below it
+	first  bool   // the program's first thread has allocated below it
 	rounds int    // between how many entries of the loop's line it was entered
 	round  int    // entries of that when it was last
 }
@@ -38,6 +39,7 @@ type loops struct {
 	paths   map[event.StackID][]*place // root first
 	at      map[uint32][]*place        // of a thread: the path of its last allocation
 	all     uint64                     // allocations with a path
+	first   uint64                     // of the program's first thread
 	line    *place                     // of the loop that was found; nil: none was
 	fresh   []*candidate               // entered with the last event
 }
@@ -56,10 +58,15 @@ func (l *loops) see(e *event.Event, n uint64, keep int) []*candidate {
 		return l.fresh
 	}
 	l.all++
+	first := e.TID == e.PID
+	if first {
+		l.first++
+	}
 	before := l.at[e.TID]
 	same := true
 	for i, p := range path {
 		p.within++
+		p.first = p.first || first
 		if same = same && i < len(before) && before[i] == p; !same {
 			p.enter(n, e.Time, keep)
 			l.count(p)
@@ -199,12 +206,23 @@ func (l *loops) outside(c *candidate) *candidate {
 	return o
 }
 
+// leastFirst: the first thread of a program that starts others for most of its work makes at least 1/leastFirst of the allocations.
+const leastFirst = 20
+
 // loop is the line that is entered most often, and regularly, of the outermost function whose lines are entered at least a number of
-// times, and have half of all allocations below them.
+// times, and have half of all allocations below them. If there is none, it is a line of the first thread, and of its allocations half.
 func (l *loops) loop(entries int) *candidate {
+	c := l.loopOf(entries, l.all, func(*place) bool { return true })
+	if c == nil && l.first >= l.all/leastFirst {
+		c = l.loopOf(entries, l.first, func(p *place) bool { return p.first })
+	}
+	return c
+}
+
+func (l *loops) loopOf(entries int, all uint64, takes func(*place) bool) *candidate {
 	functions := map[uint64][]*place{} // lines by what calls the function
 	for _, p := range l.places {
-		if p.entries >= entries && p.irregularity() <= maxIrregularity {
+		if takes(p) && p.entries >= entries && p.irregularity() <= maxIrregularity {
 			functions[p.parent] = append(functions[p.parent], p)
 		}
 	}
@@ -214,7 +232,7 @@ func (l *loops) loop(entries int) *candidate {
 		for _, p := range lines {
 			below += p.within
 		}
-		if 2*below < l.all {
+		if 2*below < all {
 			continue
 		}
 		p := slices.MinFunc(lines, func(x, y *place) int {

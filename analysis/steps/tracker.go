@@ -52,6 +52,7 @@ type Tracker struct {
 type late struct {
 	time  uint64
 	stack event.StackID
+	pid   uint32
 	tid   uint32
 	kind  event.Kind
 	layer event.Layer
@@ -95,7 +96,7 @@ func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
 	case len(t.late) == 0 && (t.chosen != nil || t.known(e.Stack)):
 		return t.see(e, out)
 	}
-	t.late = append(t.late, late{e.Time, e.Stack, e.TID, e.Kind, e.Layer})
+	t.late = append(t.late, late{e.Time, e.Stack, e.PID, e.TID, e.Kind, e.Layer})
 	return t.catchUp(out, keptLate)
 }
 
@@ -110,7 +111,7 @@ func (t *Tracker) catchUp(out []Begin, most int) []Begin {
 	for len(t.late) > 0 && (t.chosen != nil || len(t.late) > most || t.known(t.late[0].stack)) {
 		l := &t.late[0]
 		before, number := len(out), t.number
-		out = t.see(&event.Event{Time: l.time, Stack: l.stack, TID: l.tid, Kind: l.kind, Layer: l.layer}, out)
+		out = t.see(&event.Event{Time: l.time, Stack: l.stack, PID: l.pid, TID: l.tid, Kind: l.kind, Layer: l.layer}, out)
 		if t.number != number {
 			out = slices.Delete(out, had, before) // of an earlier numbering
 		}

@@ -103,7 +103,11 @@ func endedText(c *oom.Case) string {
 // attemptText describes what an attempt has left that was refused memory.
 func attemptText(c *oom.Case) string {
 	a := &c.Attempt
-	text := fmt.Sprintf("%s is left of an attempt that failed %s before, when %s was refused", table.Bytes(a.Bytes),
+	of := "an attempt that"
+	if a.Call != "" {
+		of = a.Call + "(), which"
+	}
+	text := fmt.Sprintf("%s is left of %s failed %s before, when %s was refused", table.Bytes(a.Bytes), of,
 		table.Duration(time.Duration(c.Time-a.Time)), table.Bytes(a.Requested))
 	if holder, _, ok := strings.Cut(a.Holder, varpath.Traceback); ok {
 		return fmt.Sprintf("%s: %s keeps its exception, whose traceback keeps the variables of its frames: keep str(error)", text,

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// failedCall is the call in which a request was refused and that was left because of it, root first: the frames of what called it, and its
+// own, of which the line can be any.
+type failedCall []*event.Frame
+
+// failedCallOf returns the call of one refused request that was left when the same thread made the next one, from another line of the
+// function that called it, as in an except block; nil: there is none.
+func failedCallOf(refused, next *event.Stack) failedCall {
+	if refused == nil || next == nil {
+		return nil
+	}
+	x, y := pythonPath(refused), pythonPath(next)
+	for i := 0; i+1 < len(x) && i < len(y); i++ {
+		switch a, b := x[i], y[i]; {
+		case a.File != b.File || a.Func != b.Func:
+			return nil
+		case a.Line != b.Line && !strings.Contains(x[i+1].File, "/torch/"):
+			return x[:i+2]
+		case a.Line != b.Line:
+			return nil
+		}
+	}
+	return nil
+}
+
+// made reports whether a stack is one of the call.
+func (f failedCall) made(s *event.Stack) bool {
+	if s == nil {
+		return false
+	}
+	path, last := pythonPath(s), len(f)-1
+	if len(path) <= last || path[last].File != f[last].File || path[last].Func != f[last].Func {
+		return false
+	}
+	for i := range f[:last] {
+		if path[i].File != f[i].File || path[i].Func != f[i].Func || path[i].Line != f[i].Line {
+			return false
+		}
+	}
+	return true
+}
+
+// setHandler finds what is still in use of a call that was left because a request was refused: the last blocks before the refusal that
+// the call made. A function that fails returns nothing, so its exception keeps them, or what it stored them in.
+func (f *follower) setHandler(c *Case, h *heap.Heap) {
+	if c.Attempt.Bytes > 0 || f.done == 0 {
+		return
+	}
+	p := &f.cases[f.done-1]
+	if p.PID != c.PID || p.TID != c.TID || p.Device != c.Device || !p.Reported {
+		return
+	}
+	call := failedCallOf(p.Stack, c.Stack)
+	if call == nil {
+		return
+	}
+	var left []heap.Block
+	for _, b := range slices.Backward(f.blocksSince(c, h, 0)) {
+		switch made := call.made(f.in.Trace.Stack(b.Stack)); {
+		case b.Time > p.Time && made: // it went on
+			return
+		case b.Time > p.Time:
+			continue
+		case made:
+			left = append(left, b.Block)
+			continue
+		}
+		break
+	}
+	c.Attempt = Attempt{Time: p.Time, Requested: p.Requested}
+	f.sumUp(&c.Attempt.Leftover, left)
+	c.Attempt.Call = call[len(call)-1].Func
+	c.nameLeftover(&c.Attempt.Leftover)
+}
