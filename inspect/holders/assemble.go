@@ -138,11 +138,43 @@ func (a *assembly) assign() {
 // candidates lists the paths to a block, the best first.
 func (a *assembly) candidates(block int) []candidate {
 	var out []candidate
-	for _, k := range a.byBlock[block] {
-		out = a.candidatesOf(out, k)
+	all := a.byBlock[block]
+	whole := int64(0)
+	if len(all) > 1 {
+		for _, k := range all[:min(len(all), maxHolders)] {
+			whole = max(whole, a.elements(k))
+		}
+	}
+	for _, k := range all {
+		begin := len(out)
+		if out = a.candidatesOf(out, k); len(out) > begin && a.elements(k) < whole {
+			for i := range out[begin:] {
+				out[begin+i].cost += costView
+			}
+		}
 	}
 	slices.SortStableFunc(out, compareCandidates)
 	return out
+}
+
+// costView is the cost of a tensor that shows less of a block than another one does: the other one is more likely what the program keeps
+// the block for.
+const costView = 2
+
+// elements returns the number of elements of a target; 0: not known.
+func (a *assembly) elements(k int) int64 {
+	if a.targets[k].impl == 0 || a.torch == nil {
+		return 0
+	}
+	g, ok := a.torch.Geometry(a.targets[k].impl)
+	if !ok {
+		return 0
+	}
+	n := int64(1)
+	for _, s := range g.Sizes {
+		n *= s
+	}
+	return n
 }
 
 // compareCandidates puts the best path first. A value on a running frame's stack that may be dead is worse than anything

@@ -91,6 +91,16 @@ def called_first(function):
     thread.join()
 
 
+@case
+def result_of_call():
+    """What a call has returned is in a variable for a moment; the object keeps it."""
+    memory = Plain(out=block())
+    newest = memory.out
+    expect(newest, "memory.out")
+    hold()
+    print(newest)
+
+
 @alone
 def running_method():
     """A method runs for a moment; the variable of the module stays."""

@@ -62,6 +62,7 @@ type Graph struct {
 	selfKept map[uint64]bool     // nodes that are roots and are kept by their own ctx
 	torchs   map[uint64]bool     // by address of a class: it is of PyTorch
 	loops    map[uint64][]uint64 // variables of for loops, as addresses of names, by the address of a frame, as Addr, or a dictionary
+	globals  map[uint64]bool     // dictionaries that have the variables of frames
 }
 
 // Holder is a reference to a goal.
@@ -95,7 +96,7 @@ type walkedFrame struct {
 // New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what
 // leaves knows is passed by.
 func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
-	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}, loops: map[uint64][]uint64{}}
+	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}, loops: map[uint64][]uint64{}, globals: map[uint64]bool{}}
 }
 
 // Goal adds an object whose holders are wanted. All goals are added before the first root.
@@ -182,17 +183,18 @@ func (w *Graph) visit(n uint32) {
 			w.noteTorn(n, r)
 			continue
 		}
-		if known && int(to-1) < w.goals {
+		goal := known && int(to-1) < w.goals
+		if goal {
 			w.holders = append(w.holders, Holder{Goal: to - 1, From: n, Kind: r.Kind, Aux: r.Aux, Doubtful: r.Doubtful})
 		}
-		if !known || int(to-1) >= w.goals {
+		if !goal {
 			w.noteLoose(n, r)
 		}
 		if r.Doubtful && r.Kind == pyobject.RefTemporary {
 			w.doubts = append(w.doubts, doubt{n, *r})
 			continue
 		}
-		if dist := w.now + w.costFrom(addr, r); known {
+		if dist := w.now + w.costFrom(addr, r, goal); known {
 			w.propose(to-1, dist, n, r.Kind, r.Aux)
 		} else {
 			w.push(target, dist, n, r.Kind, r.Aux)
@@ -263,6 +265,9 @@ const (
 	costSelf = 4
 	// costLoop is added for the variable of a for loop: a path through what is iterated says which element it is, and stays the same.
 	costLoop = 3
+	// costItself is added for a variable that is the tensor itself: if an object or a container has it too, the variable is most often
+	// what a call returned, and has another tensor in the next step.
+	costItself = 2
 )
 
 // nameCosts are the costs of attributes and keys by name.
@@ -272,11 +277,14 @@ var nameCosts = map[string]int32{
 	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
 }
 
-// costFrom is the cost of a step from an object.
-func (w *Graph) costFrom(addr uint64, r *pyobject.Ref) int32 {
+// costFrom is the cost of a step from an object. goal: it leads to an object whose holders are wanted.
+func (w *Graph) costFrom(addr uint64, r *pyobject.Ref, goal bool) int32 {
 	c := w.cost(r)
 	if (r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefKey) && slices.Contains(w.loops[addr], r.Aux) {
 		c += costLoop
+	}
+	if goal && (r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefKey && w.globals[addr]) {
+		c += costItself
 	}
 	return c
 }
@@ -424,8 +432,11 @@ func (w *Graph) noteLoops(a pyobject.Activation) {
 	if len(locals) > 0 {
 		w.loops[a.Addr|1] = append(w.loops[a.Addr|1], locals...)
 	}
-	if dict := w.t.Heap().LocalsDict(w.t.Image(), a); dict != 0 && len(names) > 0 {
-		w.loops[dict] = append(w.loops[dict], names...)
+	if dict := w.t.Heap().LocalsDict(w.t.Image(), a); dict != 0 {
+		w.globals[dict] = true
+		if len(names) > 0 {
+			w.loops[dict] = append(w.loops[dict], names...)
+		}
 	}
 }
 
@@ -523,7 +534,7 @@ func (w *Graph) Holders() [][]Holder {
 // HolderCost is the cost of the path through a holder.
 func (w *Graph) HolderCost(h *Holder) int32 {
 	from := w.nodes.at(h.From)
-	return from.dist + w.costFrom(from.addr, &pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
+	return from.dist + w.costFrom(from.addr, &pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful}, true)
 }
 
 // reached reports whether a path to an object was found.
