@@ -145,6 +145,9 @@ func (r *Reader) End() *End { return r.end }
 // First returns the first epoch of the file, which is later than 0 if the beginning of the trace was dropped.
 func (r *Reader) First() Epoch { return r.first }
 
+// IsCut reports whether the beginning of the trace was dropped.
+func (r *Reader) IsCut() bool { return r.first != (Epoch{}) }
+
 // Annotations implements event.Replayable.
 func (r *Reader) Annotations() []event.Annotation {
 	m := r.annotations

@@ -59,8 +59,23 @@ func newGrouping(in *Input) *grouping {
 	if in.When == AtFailure && in.Before != nil {
 		g.leaks = in.Before
 	}
+	if in.When == AtFailure && g.leaks != nil && !g.matters(g.leaks.Findings) {
+		quiet := *g.leaks
+		quiet.Findings = nil
+		g.leaks = &quiet
+	}
 	g.group(g.entries)
 	return g
+}
+
+// matters reports whether findings have enough of the memory in use at a failure to have a row.
+func (g *grouping) matters(all []leaks.Finding) bool {
+	sum, _ := leaks.Total(all)
+	used := int64(0)
+	for i := range g.entries {
+		used += g.entries[i].Bytes
+	}
+	return float64(sum.LiveBytes) >= leastShare*float64(used)
 }
 
 // group makes the rows of entries.

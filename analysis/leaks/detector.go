@@ -121,6 +121,7 @@ type detector struct {
 	unsized  map[heap.BlockKey]bool
 	held     heldSites       // nil: not known
 	turning  map[string]bool // lines whose blocks may come and go: see turnsOver
+	cleared  cleared
 	level    *level
 	slopes   slopes
 	turnover *turnover

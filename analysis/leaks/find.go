@@ -226,6 +226,9 @@ func (f *Finder) begin(live iter.Seq[heap.Block]) {
 		base: f.steps.base}
 	f.past = judge(f.detector, before, &Options{Library: f.options.Library}, false).Findings
 	d := f.newDetector()
+	if f.options.From == 0 {
+		d.cleared = f.detector.clearedBefore()
+	}
 	*d.level = *f.detector.level
 	d.level.restart()
 	for b := range live {

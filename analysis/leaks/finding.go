@@ -132,11 +132,21 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	}
 	d.nameForwards(all)
 	var out []Finding
-	for k, g := range byLine(all) {
+	lines, in := byLine(all), filled{}
+	for k, g := range lines {
+		found := d.findingsOf(k, g, steps, o)
+		in.add(k.place, found)
+		out = append(out, found...)
+	}
+	for k, g := range byLine(d.ofElements(in, lines, done, o)) {
 		out = append(out, d.findingsOf(k, g, steps, o)...)
 	}
 	d.turning = map[string]bool{}
 	out = slices.DeleteFunc(out, func(f Finding) bool {
+		if d.cleared.has(&f) {
+			d.cleared.hidden = true
+			return true
+		}
 		if !d.turnsOver(&f, steps) {
 			return false
 		}

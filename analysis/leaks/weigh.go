@@ -140,6 +140,9 @@ func (r *Report) rise(d *detector, o *Options) {
 		}
 		r.Risers = risers
 		r.Steps.Fell = uint64(drawdown(d.level.windows, func(f floor) int64 { return f.bytes }))
+		if d.cleared.hidden {
+			r.Steps.Fell = max(r.Steps.Fell, d.cleared.bytes)
+		}
 	}
 }
 

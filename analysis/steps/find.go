@@ -39,7 +39,7 @@ func NewSearch(t *view.Trace, r *Rules) *Search {
 	if noted != nil && s.rules.chosen == "" {
 		s.rules.chosen = noted.Chosen
 	}
-	if noted != nil && whole && noted.Chosen == s.rules.chosen && numbered(noted) {
+	if noted != nil && whole && noted.Chosen == s.rules.chosen && numbered(noted) && t.IsCut() {
 		s.noted = &Table{Source: Source(noted.Source), On: noted.On, first: noted.First, begins: noted.Begins, end: t.Last()}
 	}
 	return s

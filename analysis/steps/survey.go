@@ -79,8 +79,11 @@ func (p *position) to(now *passage) position {
 // up to keep, the times are kept.
 func (c *candidate) enter(at, time uint64, keep int) {
 	c.whole = len(c.times) == c.entries && len(c.times) < keep
-	if c.whole {
+	switch {
+	case c.whole:
 		c.times = append(c.times, time)
+	case len(c.times) == keep: // some are of no use
+		c.times = nil
 	}
 	if c.entries == 0 {
 		c.first = at

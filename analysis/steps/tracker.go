@@ -16,7 +16,7 @@ const (
 	otherEntries = 20
 	// keptTimes is of how many entries of a mark the times are kept, and keptRecurring of how many of a stack, until one is chosen.
 	keptTimes     = 4096
-	keptRecurring = 32
+	keptRecurring = 256
 	// lateEntries is how often a line must recur to take the place of a mark whose loop has ended, and lateShare the part of all allocations,
 	// one in so many, that must have been made since then.
 	lateEntries = 100

@@ -165,6 +165,12 @@ func blockSite(b *heap.Block) *heap.Site {
 // 0: there is none.
 func (t *Trace) First() uint64 { return t.end.Snapshot.First }
 
+// IsCut reports whether the input no longer has its first events. An input that cannot say so has what it says.
+func (t *Trace) IsCut() bool {
+	in, ok := t.input.(interface{ IsCut() bool })
+	return !ok || in.IsCut()
+}
+
 // Last is the time of the last event, CLOCK_BOOTTIME nanoseconds. 0: there is none.
 func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
 
