@@ -134,7 +134,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	var out []Finding
 	lines, in := byLine(all), filled{}
 	for k, g := range lines {
-		found := d.findingsOf(k, g, steps, o)
+		found := d.findingsOf(k, d.whole(k, g), steps, o)
 		in.add(k.place, found)
 		out = append(out, found...)
 	}
@@ -219,6 +219,31 @@ func (d *detector) stackOf(l line) *event.Stack {
 // wholeFactor is how much more a line must grow than its rising sites to be judged as a whole: for example, a model
 // that is created with a different width each time has sites in different size classes.
 const wholeFactor = 1.25
+
+// alikeRate is by how much the rate of a line may differ from that of its sites to be the same.
+const alikeRate = 0.02
+
+// whole returns the series of a whole line in place of those of its sites if it rises as they do, and has for longer: a loop that is
+// called from two lines of the program has a site for each.
+func (d *detector) whole(k lineKey, g []risen) []risen {
+	s := d.lines[k]
+	if s == nil {
+		return g
+	}
+	sum, first := amount{}, g[0].first
+	for i := range g {
+		if g[i].from == nil || g[i].from.line != k.line {
+			return g
+		}
+		sum, first = sum.plus(g[i].step), min(first, g[i].first)
+	}
+	t, ok := s.blockTrend()
+	more := t.step.requested / sum.requested
+	if !ok || t.first+warmUp >= first || math.Abs(more-1) > alikeRate {
+		return g
+	}
+	return []risen{{trend: t, place: k.place, line: k.line, stack: g[0].stack}}
+}
 
 // trends returns the trends of one line, the largest first: of its sites, or of the whole line if the sites account for
 // the smaller part.

@@ -161,6 +161,7 @@ func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options
 	for k, of := range byLine(all) {
 		out = append(out, d.finding(k, of, trendsOf(of), steps, o))
 	}
+	d.prove(out, steps.Source, o)
 	order(out)
 	fill(out, steps, o)
 	return out
