@@ -2,7 +2,11 @@
 
 package leaks
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/advice"
+)
 
 // Conditions on a run of equal rises at equal distances.
 const (
@@ -161,7 +165,10 @@ func (d *detector) suspectsOf(rises int, least float64, steps *Steps, o *Options
 	for k, of := range byLine(all) {
 		out = append(out, d.finding(k, of, trendsOf(of), steps, o))
 	}
-	d.prove(out, steps.Source, o)
+	for i := range out { // what Bound needs
+		out[i].proof.facts = advice.FactsOf(out[i].Holder, o.Facts)
+		out[i].proof.filled = out[i].hasFilled(o.Holders, o.Earlier)
+	}
 	order(out)
 	fill(out, steps, o)
 	return out

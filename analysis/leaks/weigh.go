@@ -98,6 +98,9 @@ func (r *Report) PerDay() (bytes float64, ok bool) {
 
 // suspect stores possible growth as suspects, or as notes if it is negligible.
 func (r *Report) suspect(all []Finding, o *Options) {
+	for i := range all {
+		all[i].proof = proof{} // there is no advice on what may not go on
+	}
 	matters, notes := weigh(all, &r.Steps, o)
 	r.Suspects, r.Notes = matters, append(r.Notes, notes...)
 }
