@@ -146,7 +146,7 @@ func (r *Reader) End() *End { return r.end }
 func (r *Reader) First() Epoch { return r.first }
 
 // IsCut reports whether the beginning of the trace was dropped.
-func (r *Reader) IsCut() bool { return r.first != (Epoch{}) }
+func (r *Reader) IsCut() bool { return r.first.Number > 0 }
 
 // Annotations implements event.Replayable.
 func (r *Reader) Annotations() []event.Annotation {

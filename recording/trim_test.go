@@ -77,6 +77,7 @@ func requireTail(t *testing.T, path string, events []event.Event, j *job, growin
 		require.ErrorIs(t, err, io.EOF)
 	}
 	require.NotZero(t, r.First().Number)
+	require.True(t, r.IsCut())
 	at := int(r.First().Events)
 	require.NotZero(t, at)
 	require.Equal(t, events[at-1].Time, r.First().Time)

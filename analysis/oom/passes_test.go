@@ -3,6 +3,7 @@
 package oom
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,6 +87,43 @@ func TestAttempt(t *testing.T) {
 			require.Equal(t, tt.want, cases[1].Cause(EarlierAttempt).Bytes)
 			if tt.want > 0 {
 				require.EqualValues(t, 32*mib, cases[1].Attempt.Requested)
+			}
+		})
+	}
+}
+
+// TestHandler: what a call has allocated that was left because it was refused memory is left over while its caller tries another way.
+func TestHandler(t *testing.T) {
+	call := func(line int, rest string) string {
+		callers := "/home/a/net.py:" + strconv.Itoa(line) + ":attend /home/a/train.py:9:main"
+		return eventtest.Report + " " + strings.TrimSpace(rest+" "+callers)
+	}
+	whole, parts := call(32, "/home/a/net.py:13:whole"), call(36, "/home/a/net.py:22:parts")
+	for name, tt := range map[string]struct {
+		before, then string
+		next         string
+		want         uint64
+	}{
+		"in its handler":          {whole, parts, parts, 4 * mib},
+		"the call itself goes on": {whole, whole, parts, 0},
+		"another function":        {whole, parts, eventtest.Report + " /home/a/train.py:10:other", 0},
+		"the same line again":     {whole, whole, whole, 0},
+		"made by its caller":      {call(30, ""), parts, parts, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProgram()
+			p.segment(0, 60*mib)
+			p.goodSteps(4, mib)
+			p.block(call(30, ""), 0, mib, 0)
+			p.block(tt.before, 4*mib, 4*mib, 0)
+			p.failIn(whole, 32*mib)
+			p.block(tt.then, 40*mib, mib, 0)
+			p.failIn(tt.next, 8*mib)
+			c := p.find(t, Input{}).Cases[1]
+			require.Equal(t, tt.want, c.Attempt.Bytes)
+			if tt.want > 0 {
+				require.Equal(t, "whole", c.Attempt.Call)
+				require.Equal(t, tt.want, c.Cause(EarlierAttempt).Bytes)
 			}
 		})
 	}

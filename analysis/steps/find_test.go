@@ -369,3 +369,50 @@ func TestLayers(t *testing.T) {
 		})
 	}
 }
+
+// noted is a recording whose steps were noted from a later one on.
+type noted struct {
+	*eventtest.Stream
+	steps *event.Steps
+	cut   bool
+}
+
+func (n *noted) IsCut() bool { return n.cut }
+
+// Annotations implements event.Replayable.
+func (n *noted) Annotations() []event.Annotation {
+	if n.steps == nil {
+		return nil
+	}
+	steps := n.steps
+	n.steps = nil
+	return []event.Annotation{{Kind: event.AnnotationSteps, Steps: steps}}
+}
+
+// TestNotedLate: steps that were noted from a later one on are found anew where the recording has its beginning.
+func TestNotedLate(t *testing.T) {
+	program := programs["optimizer"]
+	j := program.job()
+	all, err := find(t, j, nil)
+	require.NoError(t, err)
+	from := all.Last() - 3
+	var begins []uint64
+	for i := from; i <= all.Last(); i++ {
+		at, _, _ := all.Span(i)
+		begins = append(begins, at)
+	}
+	for _, cut := range []bool{false, true} {
+		require.NoError(t, j.Rewind())
+		in := &noted{&j.Stream, &event.Steps{Numbering: 1, Source: string(all.Source), On: all.On, First: from, Begins: begins}, cut}
+		trace, err := view.NewTrace(in, nil)
+		require.NoError(t, err)
+		require.Equal(t, cut, trace.IsCut())
+		got, err := steps.Find(trace, nil)
+		require.NoError(t, err)
+		if want := all.First(); !cut {
+			require.Equal(t, want, got.First())
+			continue
+		}
+		require.Equal(t, from, got.First(), "their numbers are known from the note alone")
+	}
+}

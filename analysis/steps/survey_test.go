@@ -239,6 +239,12 @@ func TestOuterLoop(t *testing.T) {
 	l = loopOf(100, line(7, 1, 20, 60), line(8, 1, 20, 60))
 	l.places[1].mark.line, l.places[2].mark.line = 9, 8
 	require.Same(t, &l.places[2].candidate, l.outermost(), "and of those with as many the first line")
+	l = loopOf(100, line(7, 1, 30, 6), line(8, 1, 30, 40))
+	require.Nil(t, l.outermost(), "no thread has half")
+	l.places[1].first, l.first = true, 10
+	require.Same(t, &l.places[1].candidate, l.outermost(), "the first thread, which starts those that make the most")
+	l.first = 4
+	require.Nil(t, l.outermost(), "it makes next to nothing")
 	l = loopOf(100, line(7, 1, 5, 100))
 	l.places[1].candidate = *entered(SourcePeriod, 1, 2, 60, 61, 62, 63)
 	require.Nil(t, l.outermost(), "at random")
