@@ -146,9 +146,11 @@ var mayImport = map[string][]string{
 		"analysis/sleep", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts", "internal/varpath"},
 	"analysis/steps":  {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/advice": {"analysis/phases", "analysis/stacks", "event", "event/allocator", "event/figures", "internal/varpath"},
-	"analysis/leaks": {"analysis/advice", "analysis/leaks/internal/ages", "analysis/leaks/internal/parts", "analysis/phases",
+	"analysis/leaks": {"analysis/advice", "analysis/leaks/internal/ages", "analysis/leaks/internal/floors",
+		"analysis/leaks/internal/parts", "analysis/phases",
 		"analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts", "internal/varpath"},
-	"analysis/leaks/internal/ages": {},
+	"analysis/leaks/internal/ages":   {},
+	"analysis/leaks/internal/floors": {},
 	"analysis/leaks/internal/parts": {
 		"internal/varpath"},
 	"analysis/leakdiff": {"analysis/leaks", "event", "internal/varpath"},

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
@@ -58,18 +59,18 @@ func TestUnsizedBlocks(t *testing.T) {
 	d.allocated(unsized)
 	require.True(t, d.blind)
 	at := place{event.LayerAllocator, event.Device{}, 7}
-	require.Equal(t, floor{2, 912, 1024}, d.totals[at].live)
+	require.Equal(t, floor{Blocks: 2, Requested: 912, Bytes: 1024}, d.totals[at].live)
 	later := *unsized
 	later.Requested = 300
 	d.freed(&later)
-	require.Equal(t, floor{1, 400, 512}, d.totals[at].live)
+	require.Equal(t, floor{Blocks: 1, Requested: 400, Bytes: 512}, d.totals[at].live)
 	require.Empty(t, d.unsized)
 	d.freed(sized)
 	require.Equal(t, floor{}, d.totals[at].live)
 	require.EqualValues(t, []uint64{2, 2}, []uint64{d.allocs, d.frees})
 	pinned := liveBlock(3, 512, func(b *heap.Block) { b.Layer, b.Requested = event.LayerHost, 5 })
 	d.allocated(pinned)
-	require.Equal(t, floor{1, 512, 512}, d.totals[place{event.LayerHost, event.Device{}, 7}].live)
+	require.Equal(t, floor{Blocks: 1, Requested: 512, Bytes: 512}, d.totals[place{event.LayerHost, event.Device{}, 7}].live)
 	d.freed(pinned)
 	require.EqualValues(t, 2, d.frees, "those of PyTorch's")
 }
@@ -156,7 +157,7 @@ func TestNameForwards(t *testing.T) {
 			if from != nil {
 				r.line = from.line
 			}
-			r.rise.blocks = blocks
+			r.rise.Blocks = blocks
 			return r
 		}
 		all := []risen{rise(4, from), rise(6, from), rise(100, other), rise(100, nil)}
@@ -272,7 +273,7 @@ func TestKindsAndConfidence(t *testing.T) {
 
 // TestShareOfRise: a rise is a part of that of all since its window, at most all of it, and not known where nothing rose.
 func TestShareOfRise(t *testing.T) {
-	total := &series{windows: []floor{{bytes: 5}, {bytes: 10}, {bytes: 40}, {bytes: 30}}}
+	total := &series{windows: []floor{{Bytes: 5}, {Bytes: 10}, {Bytes: 40}, {Bytes: 30}}}
 	require.InDelta(t, 0.5, shareOf(total, 1, 10), 1e-12)
 	require.InDelta(t, 0.4, shareOf(total, 0, 10), 1e-12)
 	require.InDelta(t, 1, shareOf(total, 1, 50), 1e-12)
@@ -362,7 +363,7 @@ func TestLoading(t *testing.T) {
 	}
 	require.Zero(t, (&Report{}).Needed())
 	r := &Report{Steps: Steps{Period: 10}, Suspects: []Finding{{First: 5, Period: 100}}}
-	require.InDelta(t, 10*(5+100*(minRises+1)), r.Needed(), 1e-9)
+	require.InDelta(t, 10*(5+100*(floors.MinRises+1)), r.Needed(), 1e-9)
 }
 
 // TestTurnover: the blocks from before the attach that are freed are counted with their size, also those that were not known.
@@ -427,9 +428,9 @@ func TestReplaced(t *testing.T) {
 	require.Zero(t, one.lent, "in the first step nothing is known of a line")
 	d.goTo(2, 2)
 	lent := func(after func()) [2]int64 {
-		x, y := one.lent.blocks, two.lent.blocks
+		x, y := one.lent.Blocks, two.lent.Blocks
 		after()
-		return [2]int64{one.lent.blocks - x, two.lent.blocks - y}
+		return [2]int64{one.lent.Blocks - x, two.lent.Blocks - y}
 	}
 	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); pause(5); alloc(2) }), "right before")
 	require.Equal(t, [2]int64{0, 1}, lent(func() { alloc(1); pause(5); d.departed(old); alloc(2) }), "right after")
@@ -446,15 +447,15 @@ func TestReplaced(t *testing.T) {
 	}), "another size")
 	require.Equal(t, [2]int64{1, 0}, lent(func() { alloc(1); d.departed(old); d.goTo(6, 6); d.departed(old) }),
 		"the first, once its step is over")
-	live := one.live.blocks
+	live := one.live.Blocks
 	for range 100 {
 		d.departed(old)
 		d.goTo(d.step+2, 9)
 	}
 	d.decideAll()
-	require.Equal(t, []int64{0, 0}, []int64{one.live.blocks, two.live.blocks}, "no more than was there, %d", live)
+	require.Equal(t, []int64{0, 0}, []int64{one.live.Blocks, two.live.Blocks}, "no more than was there, %d", live)
 	require.Empty(t, d.leaving)
-	require.Equal(t, one.line.live.blocks, one.live.blocks)
+	require.Equal(t, one.line.live.Blocks, one.live.Blocks)
 }
 
 // TestSizeClass: sizes are kept apart by the power of two that they fit in.
@@ -464,19 +465,9 @@ func TestSizeClass(t *testing.T) {
 	}
 }
 
-// TestSurvivors: what survives is the least of now and all later.
-func TestSurvivors(t *testing.T) {
-	of := func(n ...int64) (out []floor) {
-		for _, b := range n {
-			out = append(out, floor{b, 10 * b, 100 * b})
-		}
-		return out
-	}
-	require.Equal(t, of(1, 2, 2, 4), survivors(of(1, 5, 2, 4)))
-	require.Empty(t, survivors(nil))
-	require.Equal(t, floor{1, 2, 3}, least(floor{1, 9, 3}, floor{5, 2, 7}))
-	require.Equal(t, floor{4, 5, 6}, floor{5, 7, 9}.minus(floor{1, 2, 3}))
-	require.Equal(t, amount{2, 3, 4}, over(floor{4, 6, 8}, 2))
+// TestAmounts: an amount for each step, and sums.
+func TestAmounts(t *testing.T) {
+	require.Equal(t, amount{2, 3, 4}, over(floor{Blocks: 4, Requested: 6, Bytes: 8}, 2))
 	require.Equal(t, amount{5, 7, 9}, amount{1, 2, 3}.plus(amount{4, 5, 6}))
 }
 
@@ -489,7 +480,7 @@ func TestLatestSteps(t *testing.T) {
 		require.Len(t, latest, min(n+1, keptSteps), "with the step 0")
 		for i := range latest {
 			step := n + 1 - len(latest) + i
-			require.EqualValues(t, max(0, step-1), latest[i].blocks, "step %d of %d has what was there when it began", step, n)
+			require.EqualValues(t, max(0, step-1), latest[i].Blocks, "step %d of %d has what was there when it began", step, n)
 		}
 		require.LessOrEqual(t, len(s.windows), maxWindows)
 	}
@@ -500,9 +491,9 @@ func TestStepsOfFinding(t *testing.T) {
 	d := newDetector(nil, resolveNone)
 	k := lineKey{place{event.LayerAllocator, event.Device{}, 7}, line{function: "f"}}
 	d.totals[k.place] = &series{}
-	rise := trend{first: 3, period: 2, periods: 10, step: amount{1, 100, 512}, live: floor{4, 400, 2048}}
+	rise := trend{first: 3, period: 2, periods: 10, step: amount{1, 100, 512}, live: floor{Blocks: 4, Requested: 400, Bytes: 2048}}
 	later := rise
-	later.first, later.live.blocks = 5, -1
+	later.first, later.live.Blocks = 5, -1
 	f := d.finding(k, []risen{{trend: rise, place: k.place, line: k.line}}, []trend{later, rise}, &Steps{Last: 50, base: 20}, &Options{})
 	require.Equal(t, []int{23, 50, 2}, []int{f.First, f.Last, f.Period})
 	require.Equal(t, []float64{2, 200, 1024}, []float64{f.Blocks, f.Requested, f.Bytes})

@@ -7,7 +7,7 @@ package leaks
 type cleared struct {
 	lines  map[line]bool // that allocated before
 	bytes  uint64        // by which the memory in use fell
-	hidden bool          // a finding is none because of it
+	hidden bool          // a finding was left out because of it
 }
 
 // clearedBefore returns what was let go of in the loops before this one; nothing if it was not most of the memory in use.

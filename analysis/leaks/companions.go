@@ -2,6 +2,8 @@
 
 package leaks
 
+import "github.com/gputrace/gputrace/analysis/leaks/internal/floors"
+
 // A loop that keeps several blocks each time, such as the tensors of a model, keeps them at one line in the same steps. The
 // sites of the line reach the number of rises needed for a proof at different times: older blocks are freed and hide the
 // first rises of some. So when one site is proved to rise, sites that rise in the same steps are taken as proved too.
@@ -74,7 +76,7 @@ func (d *detector) beside(all []risen) []risen {
 	for i := range all {
 		r := &all[i]
 		lines[lineKey{r.place, r.line}] = true
-		if r.from != nil && r.linear && r.period > warmUp {
+		if r.from != nil && r.linear && r.period > floors.WarmUp {
 			proved[rhythm{r.place, r.period}] += r.step.bytes
 		}
 	}
@@ -118,11 +120,11 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 		return trend{}, false
 	}
 	left := s.rungFloors()
-	each := left[n-1].minus(left[n-2])
+	each := left[n-1].Minus(left[n-2])
 	first := n // the first rise that matches
-	for first > 1 && s.rungs[first-1].step > warmUp {
+	for first > 1 && s.rungs[first-1].step > floors.WarmUp {
 		// a freed block can have hidden a part of an earlier rise
-		if !steps[s.rungs[first-1].step] || n-first < by.matches && !sameAmount(left[first-1].minus(left[first-2]), each) {
+		if !steps[s.rungs[first-1].step] || n-first < by.matches && !sameAmount(left[first-1].Minus(left[first-2]), each) {
 			break
 		}
 		first--
@@ -130,14 +132,14 @@ func (s *series) companion(lead *risen, of *series, by alike) (trend, bool) {
 	if n-first < by.matches || n-first > 1 && !s.keepsTime(lead.period, by.matches) {
 		return trend{}, false
 	}
-	rise := left[n-1].minus(left[first-1])
-	if first > 1 && s.rungs[first-1].step > of.rungs[0].step+apart || s.fall >= rise.blocks {
+	rise := left[n-1].Minus(left[first-1])
+	if first > 1 && s.rungs[first-1].step > of.rungs[0].step+apart || s.fall >= rise.Blocks {
 		return trend{}, false
 	}
 	latest := s.latest()
 	t := trend{
 		linear: true, period: lead.period, step: over(each, lead.period), first: max(1, s.rungs[first].step-1), rise: rise,
-		live: latest[len(latest)-1].plus(s.lent),
+		live: latest[len(latest)-1].Plus(s.lent),
 	}
 	t.periods, t.base = (s.step-t.first)/t.period, min(t.first/s.width, len(s.windows)-1)
 	return t, !s.byChance(t.base)
@@ -156,5 +158,5 @@ func (s *series) rungFloors() []floor {
 	for i := range all {
 		all[i] = s.rungs[i].floor
 	}
-	return survivors(all)
+	return floors.Survivors(all)
 }

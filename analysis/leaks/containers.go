@@ -134,7 +134,7 @@ func (t trend) of(s *parts.Share) trend {
 	share := s.Share()
 	part := func(f floor) floor {
 		scaled := func(n int64) int64 { return int64(math.Round(float64(n) * share)) }
-		return floor{scaled(f.blocks), scaled(f.requested), scaled(f.bytes)}
+		return floor{Blocks: scaled(f.Blocks), Requested: scaled(f.Requested), Bytes: scaled(f.Bytes)}
 	}
 	t.step = amount{t.step.blocks * share, t.step.requested * share, t.step.bytes * share}
 	t.rise, t.live = part(t.rise), part(t.live)

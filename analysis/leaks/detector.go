@@ -249,11 +249,11 @@ func (d *detector) removed(b *heap.Block) *site {
 
 // key returns the amount for which a block counts, and the key of its site.
 func (d *detector) key(b *heap.Block) (floor, siteKey) {
-	f := floor{1, int64(b.Requested), int64(b.Size)}
+	f := floor{Blocks: 1, Requested: int64(b.Requested), Bytes: int64(b.Size)}
 	if b.Layer != event.LayerAllocator || d.blind && d.unsized[b.Key()] || b.Device.Allocator().Sampled() {
-		f.requested = f.bytes
+		f.Requested = f.Bytes
 	}
-	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.requested)))}
+	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.Requested)))}
 }
 
 // find returns the amount for which a block counts, and its site.

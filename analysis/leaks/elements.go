@@ -5,6 +5,7 @@ package leaks
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
 
@@ -36,7 +37,7 @@ func (d *detector) ofElements(in filled, found map[lineKey][]risen, below map[li
 		if len(in) == 0 || found[k] != nil || below[k] || !in[containerAt{k.place, o.containerOf(k.line.name())}] {
 			continue
 		}
-		if t, ok := s.trend(blocksOf, true); ok {
+		if t, ok := s.trend(floors.BlocksOf, true); ok {
 			t.linear = false
 			out = append(out, risen{trend: t, place: k.place, line: k.line, stack: d.stackOf(k.line)})
 		}
@@ -44,7 +45,7 @@ func (d *detector) ofElements(in filled, found map[lineKey][]risen, below map[li
 	return out
 }
 
-// elementsOf returns the container of a holder that is an element, or part of one; empty: it is none.
+// elementsOf returns the container whose element, or a part of it, is a holder; empty: the holder is in no container.
 func elementsOf(holder string) string {
 	root := varpath.Root(holder)
 	if len(varpath.Parse(root).Elements) == len(varpath.Parse(holder).Elements) {

@@ -4,6 +4,7 @@ package leaks
 
 import (
 	"github.com/gputrace/gputrace/analysis/leaks/internal/ages"
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -28,7 +29,7 @@ func (s *series) byChance(base int) bool {
 		return false
 	}
 	s.gone.advance(s.step)
-	left := survivors(s.windows)
+	left := floors.Survivors(s.windows)
 	end := len(left) - 1
 	from := min(base, end)
 	return s.isChance(left, from) || s.isChance(left, (from+end)/2)
@@ -38,7 +39,7 @@ func (s *series) byChance(base int) bool {
 // independently, the difference has a standard deviation of the square root of 2n.
 func (s *series) isChance(left []floor, from int) bool {
 	end := len(left) - 1
-	return isChance(float64(left[end].blocks-left[from].blocks), float64(s.gone.grew(from, end)))
+	return isChance(float64(left[end].Blocks-left[from].Blocks), float64(s.gone.grew(from, end)))
 }
 
 // isChance reports whether a rise can be chance, given the number of blocks that were freed.
@@ -51,7 +52,7 @@ func (s *series) grew(from, to int) int64 {
 	if to >= len(s.windows) {
 		return 0
 	}
-	return s.windows[to].blocks - s.windows[from].blocks
+	return s.windows[to].Blocks - s.windows[from].Blocks
 }
 
 // stackKey identifies all size classes of a stack.
@@ -105,17 +106,17 @@ func plusWindows(sum, windows []floor) []floor {
 		sum = make([]floor, len(windows))
 	}
 	for i := range min(len(sum), len(windows)) {
-		sum[i] = sum[i].plus(windows[i])
+		sum[i] = sum[i].Plus(windows[i])
 	}
 	return sum
 }
 
 // goesOn reports whether the stack as a whole rises with its size classes.
 func (r *stackRise) goesOn() bool {
-	whole, part := survivors(r.whole), survivors(r.risen)
+	whole, part := floors.Survivors(r.whole), floors.Survivors(r.risen)
 	end := len(part) - 1
 	from := min(r.base, end)
-	return float64(whole[end].blocks-whole[from].blocks) >= exchangeShare*float64(part[end].blocks-part[from].blocks)
+	return float64(whole[end].Blocks-whole[from].Blocks) >= exchangeShare*float64(part[end].Blocks-part[from].Blocks)
 }
 
 // For blocks that come and go, leastDrops steps at least must have ended with fewer of them than they began with, and have lost

@@ -38,7 +38,7 @@ func (f *Finder) roomAtFailure() {
 	left := e.Reserved + r.Tries[len(r.Tries)-1].Size
 	if total := f.detector.totals[place{e.Layer, e.Device, e.PID}]; total != nil {
 		if latest := total.latest(); len(latest) > 0 {
-			left -= min(left, uint64(max(0, latest[len(latest)-1].bytes)))
+			left -= min(left, uint64(max(0, latest[len(latest)-1].Bytes)))
 		}
 	}
 	if free, ok := f.options.Free[e.Device]; !ok || free > left {

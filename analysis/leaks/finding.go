@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/analysis/leaks/internal/parts"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
@@ -173,15 +174,15 @@ func lineTrend(s *series) (trend, bool) {
 	if t, ok := s.blockTrend(); ok {
 		return t, true
 	}
-	if t, ok, saw := s.sawtooth(requestedOf, looseRises); saw {
+	if t, ok, saw := s.sawtooth(floors.RequestedOf, floors.LooseRises); saw {
 		t.linear = false
 		return t, ok
 	}
-	if t, ok := s.trend(blocksOf, true); ok && !s.byChance(t.base) {
+	if t, ok := s.trend(floors.BlocksOf, true); ok && !s.byChance(t.base) {
 		t.linear = false
 		return t, true
 	}
-	t, ok := s.trend(requestedOf, true)
+	t, ok := s.trend(floors.RequestedOf, true)
 	t.linear = false
 	return t, ok
 }
@@ -191,7 +192,7 @@ func (d *detector) nameForwards(all []risen) {
 	stayed := map[forwardKey]int64{}
 	for i := range all {
 		if f := all[i].from; f != nil && f.forward != (line{}) {
-			stayed[forwardKey{f.forward, f.outer}] += all[i].rise.blocks
+			stayed[forwardKey{f.forward, f.outer}] += all[i].rise.Blocks
 		}
 	}
 	for i := range all {
@@ -220,10 +221,10 @@ func (d *detector) stackOf(l line) *event.Stack {
 // that is created with a different width each time has sites in different size classes.
 const wholeFactor = 1.25
 
-// alikeRate is by how much the rate of a line may differ from that of its sites to be the same.
+// alikeRate is by how much the rate of a line may differ from the sum of its sites to be the same.
 const alikeRate = 0.02
 
-// whole returns the series of a whole line in place of those of its sites if it rises as they do, and has for longer: a loop that is
+// whole returns the series of a whole line in place of its sites if it rises as they do, and has for longer: a loop that is
 // called from two lines of the program has a site for each.
 func (d *detector) whole(k lineKey, g []risen) []risen {
 	s := d.lines[k]
@@ -239,7 +240,7 @@ func (d *detector) whole(k lineKey, g []risen) []risen {
 	}
 	t, ok := s.blockTrend()
 	more := t.step.requested / sum.requested
-	if !ok || t.first+warmUp >= first || math.Abs(more-1) > alikeRate {
+	if !ok || t.first+floors.WarmUp >= first || math.Abs(more-1) > alikeRate {
 		return g
 	}
 	return []risen{{trend: t, place: k.place, line: k.line, stack: g[0].stack}}
@@ -288,11 +289,11 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	var rise int64
 	for _, t := range rises {
 		sum = sum.plus(t.step)
-		f.LiveBytes += uint64(max(0, t.live.bytes))
-		f.LiveBlocks += uint64(max(0, t.live.blocks))
+		f.LiveBytes += uint64(max(0, t.live.Bytes))
+		f.LiveBlocks += uint64(max(0, t.live.Blocks))
 		f.First = min(f.First, t.first)
 		base = min(base, t.base)
-		rise += t.rise.bytes
+		rise += t.rise.Bytes
 	}
 	for _, r := range g {
 		f.Graph = f.Graph || r.from != nil && r.line == r.from.forward && r.line != r.from.line
@@ -377,11 +378,11 @@ func confidenceOf(periods int) Confidence {
 
 // shareOf returns the share of a rise in the total rise since a window.
 func shareOf(total *series, base int, rise int64) float64 {
-	left := survivors(total.windows)
+	left := floors.Survivors(total.windows)
 	if base >= len(left) {
 		return math.NaN()
 	}
-	grown := left[len(left)-1].bytes - left[base].bytes
+	grown := left[len(left)-1].Bytes - left[base].Bytes
 	if grown <= 0 {
 		return math.NaN()
 	}
@@ -525,7 +526,7 @@ func (d *detector) keep(f *Finding, p place) {
 			continue
 		}
 		if latest := s.series.latest(); len(latest) > 0 {
-			f.Kept += uint64(max(0, latest[len(latest)-1].plus(s.lent).bytes)) // what survives the last step, as LiveBytes
+			f.Kept += uint64(max(0, latest[len(latest)-1].Plus(s.lent).Bytes)) // what survives the last step, as LiveBytes
 		}
 	}
 	f.Kept = max(f.Kept, f.LiveBytes)

@@ -7,20 +7,22 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 )
 
 // follow makes a series of what is live behind each step: blocks of 100 bytes.
 func follow(steps int, live func(step int) int64) *series {
 	s := &series{}
 	for step := 1; step <= steps; step++ {
-		for s.live.blocks < live(step) {
-			s.add(step, floor{1, 100, 512})
+		for s.live.Blocks < live(step) {
+			s.add(step, floor{Blocks: 1, Requested: 100, Bytes: 512})
 		}
-		for s.live.blocks > live(step) {
-			s.remove(step, floor{1, 100, 512})
+		for s.live.Blocks > live(step) {
+			s.remove(step, floor{Blocks: 1, Requested: 100, Bytes: 512})
 		}
-		s.add(step, floor{7, 700, 7 * 512}) // what every step has and frees
-		s.remove(step, floor{7, 700, 7 * 512})
+		s.add(step, floor{Blocks: 7, Requested: 700, Bytes: 7 * 512}) // what every step has and frees
+		s.remove(step, floor{Blocks: 7, Requested: 700, Bytes: 7 * 512})
 	}
 	s.advance(steps + 1)
 	return s
@@ -55,7 +57,7 @@ func TestTrendLeaks(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := follow(tt.steps, tt.live)
-			got, ok := s.trend(blocksOf, false)
+			got, ok := s.trend(floors.BlocksOf, false)
 			require.True(t, ok)
 			require.True(t, got.linear)
 			require.InDelta(t, tt.period, got.period, float64(tt.period)/keptSteps) // exact where the latest 64 steps show it
@@ -92,7 +94,7 @@ func TestTrendHealthy(t *testing.T) {
 	for name, live := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := follow(60, live)
-			got, ok := s.trend(blocksOf, false)
+			got, ok := s.trend(floors.BlocksOf, false)
 			require.False(t, ok, "%+v", got)
 			got, ok = lineTrend(s)
 			require.False(t, ok, "%+v", got)
@@ -121,66 +123,20 @@ func TestGrowth(t *testing.T) {
 	s := &series{}
 	for step := 1; step <= 80; step++ { // a tensor that is made anew, a little larger, before the old one goes
 		larger := size + 1 + r.Int64N(1000)
-		s.add(step, floor{1, larger, larger})
+		s.add(step, floor{Blocks: 1, Requested: larger, Bytes: larger})
 		if size > 0 {
-			s.remove(step, floor{1, size, size})
+			s.remove(step, floor{Blocks: 1, Requested: size, Bytes: size})
 		}
 		size = larger
 	}
 	s.advance(81)
-	_, ok := s.trend(blocksOf, false)
+	_, ok := s.trend(floors.BlocksOf, false)
 	require.False(t, ok, "there is one block all the time")
 	got, ok := lineTrend(s)
 	require.True(t, ok)
 	require.False(t, got.linear)
 	require.InDelta(t, 500, got.step.requested, 100)
 	require.Zero(t, got.step.blocks)
-}
-
-// survivorsOf are survivors that rise by the given amounts, one after the other.
-func survivorsOf(rises ...int64) []floor {
-	out := []floor{{}}
-	for _, r := range rises {
-		last := out[len(out)-1]
-		out = append(out, floor{blocks: last.blocks + r})
-	}
-	return out
-}
-
-func repeat(rise int64, times int) []int64 {
-	out := make([]int64, times)
-	for i := range out {
-		out[i] = rise
-	}
-	return out
-}
-
-// TestKeepsOn: a rise whose second half is two ninths lower or more slows down, as a cache that fills does; one that rises faster keeps on.
-// One rise more or less is no difference.
-func TestKeepsOn(t *testing.T) {
-	for _, c := range []struct {
-		first, second int64 // by step
-		want          bool
-	}{{100, 100, true}, {100, 78, true}, {100, 76, false}, {100, 50, false}, {100, 0, false}, {50, 100, true}, {0, 100, true}} {
-		require.Equal(t, c.want, keepsOn(survivorsOf(append(repeat(c.first, 100), repeat(c.second, 100)...)...), blocksOf), c)
-	}
-	require.True(t, keepsOn(survivorsOf(0, 5, 0, 0), blocksOf), "one rise")
-	require.False(t, keepsOn(survivorsOf(5, 5, 0, 0), blocksOf))
-}
-
-// TestLinear: survivors on a line, with steps that are not all equal; not those that rise at one end only, or wave.
-func TestLinear(t *testing.T) {
-	require.True(t, isLinear(survivorsOf(repeat(7, 40)...), blocksOf))
-	require.True(t, isLinear(survivorsOf(10, 5, 10, 5, 10, 5, 10, 5), blocksOf))
-	require.True(t, isLinear(survivorsOf(0, 0, 30, 0, 0, 30, 0, 0, 30), blocksOf), "every third")
-	require.False(t, isLinear(survivorsOf(append(repeat(10, 20), repeat(0, 20)...)...), blocksOf))
-	require.False(t, isLinear(survivorsOf(append(repeat(0, 20), repeat(10, 20)...)...), blocksOf))
-}
-
-func TestGreatestDivisor(t *testing.T) {
-	for _, c := range [][3]int64{{12, 18, 6}, {18, 12, 6}, {7, 5, 1}, {0, 4, 4}, {4, 0, 4}, {0, 0, 0}, {5, 5, 5}} {
-		require.Equal(t, c[2], greatestDivisor(c[0], c[1]), c)
-	}
 }
 
 // TestSawtoothAtEnd: of a cache that is copied layer by layer as it grows, the recording ends while old and new
@@ -191,7 +147,7 @@ func TestSawtoothAtEnd(t *testing.T) {
 	old := floor{}
 	for token := range tokens {
 		size := int64(100 * (token + 1))
-		copied := floor{blocks: 1, requested: size, bytes: size}
+		copied := floor{Blocks: 1, Requested: size, Bytes: size}
 		for layer := range layers {
 			step++
 			s.add(step, copied)

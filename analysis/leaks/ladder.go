@@ -6,13 +6,14 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/advice"
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 )
 
 // Conditions on a run of equal rises at equal distances.
 const (
 	keptRungs = 32 // number of the latest ones that are kept, at least
 	// suspectRises of equal amounts at equal distances are too few for a finding, but enough to withhold the verdict
-	// steady if the distance is above warmUp: few epochs were seen, for example.
+	// steady if the distance is above WarmUp: few epochs were seen, for example.
 	suspectRises = 3
 	// fewRises are enough if they are large: a steadyShare of all memory.
 	fewRises = 2
@@ -29,17 +30,17 @@ type rung struct {
 
 // climb adds the floor of the next steps. Rungs are those of the survivors, exact to a step where windows are not.
 func (s *series) climb(step int, f floor) {
-	if step > warmUp {
-		s.top = max(s.top, f.blocks)
-		s.fall = max(s.fall, s.top-f.blocks)
+	if step > floors.WarmUp {
+		s.top = max(s.top, f.Blocks)
+		s.fall = max(s.fall, s.top-f.Blocks)
 		s.teeth.see(step, f)
 	}
-	for n := len(s.rungs); n > 0 && s.rungs[n-1].blocks > f.blocks; n-- {
+	for n := len(s.rungs); n > 0 && s.rungs[n-1].Blocks > f.Blocks; n-- {
 		step = s.rungs[n-1].step // the remaining blocks were there then
 		s.rungs = s.rungs[:n-1]
 	}
-	if n := len(s.rungs); n > 0 && s.rungs[n-1].blocks == f.blocks {
-		s.rungs[n-1].floor = least(s.rungs[n-1].floor, f)
+	if n := len(s.rungs); n > 0 && s.rungs[n-1].Blocks == f.Blocks {
+		s.rungs[n-1].floor = floors.Least(s.rungs[n-1].floor, f)
 		return
 	}
 	if s.rungs = append(s.rungs, rung{step, f}); len(s.rungs) == 2*keptRungs {
@@ -54,10 +55,10 @@ func (s *series) ladder() []rung {
 	if n < suspectRises {
 		return nil
 	}
-	gap, amount := s.rungs[n-1].step-s.rungs[n-2].step, left[n-1].minus(left[n-2])
+	gap, amount := s.rungs[n-1].step-s.rungs[n-2].step, left[n-1].Minus(left[n-2])
 	first := n - 1 // index of the first rise
-	for first > 1 && s.rungs[first-1].step > warmUp && s.rungs[first].step-s.rungs[first-1].step == gap &&
-		sameAmount(left[first-1].minus(left[first-2]), amount) {
+	for first > 1 && s.rungs[first-1].step > floors.WarmUp && s.rungs[first].step-s.rungs[first-1].step == gap &&
+		sameAmount(left[first-1].Minus(left[first-2]), amount) {
 		first--
 	}
 	out := make([]rung, n-first+1)
@@ -67,7 +68,7 @@ func (s *series) ladder() []rung {
 	return out
 }
 
-func sameAmount(a, b floor) bool { return a.blocks == b.blocks && a.requested == b.requested }
+func sameAmount(a, b floor) bool { return a.Blocks == b.Blocks && a.Requested == b.Requested }
 
 // periodic returns the trend of a series that rises by equal amounts at equal distances up to the present. ok is false
 // if it does not, or has fewer rises than required or lasts for too small a part of the steps.
@@ -79,30 +80,30 @@ func (s *series) periodic(rises, share int) (trend, bool) {
 	}
 	last := run[n]
 	gap := last.step - run[n-1].step
-	if n*gap*share < s.step || s.step-1-last.step > gapFactor*gap {
+	if n*gap*share < s.step || s.step-1-last.step > floors.GapFactor*gap {
 		return trend{}, false
 	}
-	rise := last.minus(run[0].floor)
+	rise := last.Minus(run[0].floor)
 	first := max(1, run[1].step-1)
 	base := min(first/s.width, len(s.windows)-1)
-	if fallFactor*s.fall >= rise.blocks {
+	if floors.FallFactor*s.fall >= rise.Blocks {
 		return trend{}, false
 	}
 	latest := s.latest()
 	return trend{
-		linear: true, period: gap, step: over(last.minus(run[1].floor), last.step-run[1].step), first: first, rise: rise,
-		live: latest[len(latest)-1].plus(s.lent), periods: (s.step - first) / gap, base: base,
+		linear: true, period: gap, step: over(last.Minus(run[1].floor), last.step-run[1].step), first: first, rise: rise,
+		live: latest[len(latest)-1].Plus(s.lent), periods: (s.step - first) / gap, base: base,
 	}, true
 }
 
 // blockTrend judges the blocks of a site.
 func (s *series) blockTrend() (trend, bool) {
-	if t, ok, saw := s.sawtooth(blocksOf, minTroughs); saw {
+	if t, ok, saw := s.sawtooth(floors.BlocksOf, minTroughs); saw {
 		return t, ok
 	}
-	t, ok := s.trend(blocksOf, false)
+	t, ok := s.trend(floors.BlocksOf, false)
 	if !ok {
-		t, ok = s.periodic(minRises, spanShare)
+		t, ok = s.periodic(floors.MinRises, spanShare)
 	}
 	return t, ok && !s.byChance(t.base)
 }
@@ -114,7 +115,7 @@ func (r *Report) Needed() float64 {
 		return 0
 	}
 	f, _ := Total(r.Suspects)
-	return r.Steps.Period * float64(f.First+(minRises+1)*f.Period)
+	return r.Steps.Period * float64(f.First+(floors.MinRises+1)*f.Period)
 }
 
 // suspects returns the lines whose blocks rise at a period of which too few were seen for a finding, the most bytes
@@ -123,7 +124,7 @@ func (d *detector) suspects(steps *Steps, o *Options) []Finding {
 	if out := d.suspectsOf(suspectRises, 0, steps, o); out != nil || d.level.windows == nil {
 		return out
 	}
-	return d.suspectsOf(fewRises, float64(d.level.windows[len(d.level.windows)-1].bytes)/steadyShare, steps, o)
+	return d.suspectsOf(fewRises, float64(d.level.windows[len(d.level.windows)-1].Bytes)/steadyShare, steps, o)
 }
 
 // recurring returns the sites that rise at a period, with at least the given number of rises.
@@ -131,7 +132,7 @@ func (d *detector) recurring(rises int) []risen {
 	var all []risen
 	for k, s := range d.sites {
 		t, ok := s.periodic(rises, suspectShare)
-		if !ok || t.period <= warmUp || s.step-1-s.rungs[len(s.rungs)-1].step > t.period {
+		if !ok || t.period <= floors.WarmUp || s.step-1-s.rungs[len(s.rungs)-1].step > t.period {
 			continue
 		}
 		d.learn(k.stack, s.source)
@@ -182,7 +183,7 @@ func (s *series) fromLadder(t *trend) bool {
 		return false
 	}
 	t.period = run[n].step - run[n-1].step
-	t.step = over(run[n].minus(run[1].floor), run[n].step-run[1].step)
+	t.step = over(run[n].Minus(run[1].floor), run[n].step-run[1].step)
 	return true
 }
 
@@ -198,7 +199,7 @@ func (s *series) fromCycle(t *trend) bool {
 	left, n := s.rungFloors(), len(s.rungs)
 	same := func(i, k int) bool {
 		return s.rungs[i].step-s.rungs[i-1].step == s.rungs[i-k].step-s.rungs[i-k-1].step &&
-			sameAmount(left[i].minus(left[i-1]), left[i-k].minus(left[i-k-1]))
+			sameAmount(left[i].Minus(left[i-1]), left[i-k].Minus(left[i-k-1]))
 	}
 	for k := 2; k <= maxCycle && minCycles*k < n; k++ {
 		i := n - 1
@@ -207,7 +208,7 @@ func (s *series) fromCycle(t *trend) bool {
 		}
 		if i == n-1-(minCycles-1)*k {
 			t.period = s.rungs[n-1].step - s.rungs[n-1-k].step
-			t.step = over(left[n-1].minus(left[n-1-k]), t.period)
+			t.step = over(left[n-1].Minus(left[n-1-k]), t.period)
 			return true
 		}
 	}

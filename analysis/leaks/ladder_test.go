@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 )
 
 // TestLadder compares rungs with the survivors of all floors, kept one by one.
@@ -16,14 +18,14 @@ func TestLadder(t *testing.T) {
 		s, all := &series{}, []floor{}
 		steps := 1 + r.IntN(200)
 		for step := range steps {
-			f := floor{blocks: r.Int64N(8), requested: 10}
+			f := floor{Blocks: r.Int64N(8), Requested: 10}
 			s.climb(step, f)
 			all = append(all, f)
 		}
 		var want []rung
-		left := survivors(all)
+		left := floors.Survivors(all)
 		for i, f := range left {
-			if i == 0 || f.blocks > left[i-1].blocks {
+			if i == 0 || f.Blocks > left[i-1].Blocks {
 				want = append(want, rung{i, f})
 			}
 		}
@@ -35,11 +37,11 @@ func TestLadder(t *testing.T) {
 func TestLadderIsBounded(t *testing.T) {
 	s := &series{}
 	for step := range int64(10_000) {
-		s.climb(int(step), floor{blocks: step, requested: 4 * step})
+		s.climb(int(step), floor{Blocks: step, Requested: 4 * step})
 		require.Less(t, len(s.rungs), 2*keptRungs)
 	}
 	require.GreaterOrEqual(t, len(s.rungs), keptRungs)
-	require.Equal(t, rung{9999, floor{9999, 4 * 9999, 0}}, s.rungs[len(s.rungs)-1])
+	require.Equal(t, rung{9999, floor{Blocks: 9999, Requested: 4 * 9999, Bytes: 0}}, s.rungs[len(s.rungs)-1])
 }
 
 // TestPeriodic: epochs whose length windows do not show.
@@ -52,7 +54,7 @@ func TestPeriodic(t *testing.T) {
 			require.Equal(t, period, got.period)
 			require.InEpsilon(t, 2/float64(period), got.step.blocks, 1e-9)
 			require.InEpsilon(t, 200/float64(period), got.step.requested, 1e-9)
-			require.EqualValues(t, 2*epochs, got.live.blocks)
+			require.EqualValues(t, 2*epochs, got.live.Blocks)
 		}
 	}
 }
@@ -70,7 +72,7 @@ func TestPeriodicHealthy(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := follow(tt.steps, tt.live).periodic(minRises, spanShare)
+			got, ok := follow(tt.steps, tt.live).periodic(floors.MinRises, spanShare)
 			require.False(t, ok, "%+v", got)
 		})
 	}

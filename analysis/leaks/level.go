@@ -5,6 +5,7 @@ package leaks
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
@@ -22,9 +23,9 @@ func (l *level) see(e *event.Event, step int) {
 	switch {
 	case !ok:
 	case by >= 0:
-		l.add(step, floor{bytes: by, blocks: by})
+		l.add(step, floor{Bytes: by, Blocks: by})
 	default:
-		l.remove(step, floor{bytes: -by, blocks: -by})
+		l.remove(step, floor{Bytes: -by, Blocks: -by})
 	}
 }
 
@@ -32,7 +33,7 @@ func (l *level) see(e *event.Event, step int) {
 func (l *level) restart() {
 	l.series = series{}
 	sum := int64(l.allocated.Sum())
-	l.add(0, floor{bytes: sum, blocks: sum})
+	l.add(0, floor{Bytes: sum, Blocks: sum})
 }
 
 // steadyShare: if the memory in use between steps rises without a rule, it counts as steady as long as the end has at
@@ -49,7 +50,7 @@ func (l *level) rise() uint64 {
 	}
 	lows := make([]int64, len(late))
 	for i, f := range late {
-		lows[i] = f.bytes
+		lows[i] = f.Bytes
 	}
 	by := laterRise(l.windows)
 	slices.Sort(lows)
@@ -63,10 +64,10 @@ func (l *level) rise() uint64 {
 // longer does.
 func (l *level) stairs() uint64 {
 	t, ok := l.periodic(suspectRises, suspectShare)
-	if !ok || t.period <= warmUp || l.step-1-l.rungs[len(l.rungs)-1].step > t.period {
+	if !ok || t.period <= floors.WarmUp || l.step-1-l.rungs[len(l.rungs)-1].step > t.period {
 		return 0
 	}
-	return uint64(t.rise.bytes)
+	return uint64(t.rise.Bytes)
 }
 
 // climbParts is the number of parts into which steps are divided: a rise from each part to the next is no chance.
@@ -74,7 +75,7 @@ const climbParts = 8
 
 // climbs reports whether the minimum of each part of the steps after the warm-up is larger than the previous part's, to the end.
 func (l *level) climbs() bool {
-	of := l.windows[min((warmUp+l.width)/l.width, len(l.windows)):]
+	of := l.windows[min((floors.WarmUp+l.width)/l.width, len(l.windows)):]
 	if len(of) < 2*climbParts {
 		return false
 	}
@@ -82,12 +83,12 @@ func (l *level) climbs() bool {
 	for part := range climbParts {
 		low := of[part*len(of)/climbParts]
 		for _, f := range of[part*len(of)/climbParts : (part+1)*len(of)/climbParts] {
-			low = least(low, f)
+			low = floors.Least(low, f)
 		}
-		if part > 0 && low.bytes <= before {
+		if part > 0 && low.Bytes <= before {
 			return false
 		}
-		before = low.bytes
+		before = low.Bytes
 	}
 	return true
 }

@@ -49,7 +49,7 @@ func TestLevel(t *testing.T) {
 			}
 			rise, before := l.rise(), l.live
 			l.restart()
-			require.Equal(t, before.bytes, l.live.bytes, "rise %d", rise)
+			require.Equal(t, before.Bytes, l.live.Bytes, "rise %d", rise)
 		})
 	}
 }

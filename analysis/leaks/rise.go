@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
@@ -25,36 +26,36 @@ func laterRise(windows []floor) int64 {
 		return 0
 	}
 	n := (len(late) + 3) / 4
-	first, last := late[0].bytes, late[len(late)-1].bytes
+	first, last := late[0].Bytes, late[len(late)-1].Bytes
 	for i := range n {
-		first, last = max(first, late[i].bytes), min(last, late[len(late)-1-i].bytes)
+		first, last = max(first, late[i].Bytes), min(last, late[len(late)-1-i].Bytes)
 	}
 	return max(0, last-first)
 }
 
 // reachedBefore reports whether as much as at the end survived a step of the earlier half, after the warm-up, and was freed again.
 func (s *series) reachedBefore() bool {
-	end := s.windows[len(s.windows)-1].bytes
-	from := (warmUp + s.width) / s.width
+	end := s.windows[len(s.windows)-1].Bytes
+	from := (floors.WarmUp + s.width) / s.width
 	half := s.windows[:len(s.windows)/2]
-	return slices.ContainsFunc(half[min(from, len(half)):], func(f floor) bool { return f.bytes >= end })
+	return slices.ContainsFunc(half[min(from, len(half)):], func(f floor) bool { return f.Bytes >= end })
 }
 
 // isExcused reports whether the rise of a series in its later half is not lasting, by the rules for findings: it is a
 // tooth of a sawtooth, entries that come and go, or a height that was reached before.
 func (s *series) isExcused() bool {
-	_, rises, saw := s.sawtooth(blocksOf, minTroughs)
+	_, rises, saw := s.sawtooth(floors.BlocksOf, minTroughs)
 	return saw && !rises || s.byChance(len(s.windows)/2) || s.reachedBefore()
 }
 
 // hasFallen reports whether a series fell by at least half of its rise in the later half: for garbage, because the collector ran.
 func (s *series) hasFallen(rise int64) bool {
-	highest := s.windows[0].bytes
+	highest := s.windows[0].Bytes
 	for _, w := range s.windows {
-		if 2*(highest-w.bytes) >= rise {
+		if 2*(highest-w.Bytes) >= rise {
 			return true
 		}
-		highest = max(highest, w.bytes)
+		highest = max(highest, w.Bytes)
 	}
 	return false
 }

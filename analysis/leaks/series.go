@@ -2,30 +2,16 @@
 
 package leaks
 
+import "github.com/gputrace/gputrace/analysis/leaks/internal/floors"
+
 // Bounds on the stored part of a series, whatever its length.
 const (
 	maxWindows = 64 // of equal length; when all are used, pairs are merged
 	keptSteps  = 64 // the latest steps are stored individually, for periods
 )
 
-// floor is the minimum of a count over a range of steps: the blocks that survived all of it.
-type floor struct {
-	blocks    int64
-	requested int64 // bytes
-	bytes     int64 // of the blocks
-}
-
-func (f floor) plus(g floor) floor {
-	return floor{f.blocks + g.blocks, f.requested + g.requested, f.bytes + g.bytes}
-}
-
-func (f floor) minus(g floor) floor {
-	return floor{f.blocks - g.blocks, f.requested - g.requested, f.bytes - g.bytes}
-}
-
-func least(f, g floor) floor {
-	return floor{min(f.blocks, g.blocks), min(f.requested, g.requested), min(f.bytes, g.bytes)}
-}
+// floor is the minimum in use over a range of steps.
+type floor = floors.Floor
 
 // series is the amount in use of something, step by step. Its size is bounded: it has floors of windows that double in
 // length, floors of the latest steps, and the latest rises. It stores nothing about blocks that never survive a step.
@@ -53,14 +39,14 @@ type series struct {
 // add counts blocks in a step.
 func (s *series) add(step int, f floor) {
 	s.advance(step)
-	s.live = s.live.plus(f)
+	s.live = s.live.Plus(f)
 }
 
 // remove counts blocks that were freed in a step.
 func (s *series) remove(step int, f floor) {
 	s.advance(step)
-	s.live = s.live.minus(f)
-	s.low = least(s.low, s.live)
+	s.live = s.live.Minus(f)
+	s.low = floors.Least(s.low, s.live)
 }
 
 // countGone counts a block that was freed in a step, long after it was allocated.
@@ -68,7 +54,7 @@ func (s *series) countGone(step int) {
 	if s.gone == nil {
 		s.gone = &series{}
 	}
-	s.gone.add(step, floor{blocks: 1})
+	s.gone.add(step, floor{Blocks: 1})
 }
 
 // advance ends all steps before the given one. Series are advanced when something happens in them, and at the end.
@@ -77,10 +63,10 @@ func (s *series) advance(to int) {
 		return
 	}
 	s.record(s.step, s.step+1, s.low)
-	if s.live.blocks < s.began {
-		s.drops, s.ended = s.drops+1, s.ended+s.began-s.live.blocks
+	if s.live.Blocks < s.began {
+		s.drops, s.ended = s.drops+1, s.ended+s.began-s.live.Blocks
 	}
-	s.began = s.live.blocks
+	s.began = s.live.Blocks
 	if to > s.step+1 {
 		s.record(s.step+1, to, s.live)
 	}
@@ -105,7 +91,7 @@ func (s *series) record(from, to int, f floor) {
 	}
 	for i := from / s.width; i <= (to-1)/s.width; i++ {
 		if i < len(s.windows) {
-			s.windows[i] = least(s.windows[i], f)
+			s.windows[i] = floors.Least(s.windows[i], f)
 		} else {
 			s.windows = append(s.windows, f)
 		}
@@ -121,7 +107,7 @@ func (s *series) double() {
 	for i := range n {
 		s.windows[i] = s.windows[2*i]
 		if 2*i+1 < len(s.windows) {
-			s.windows[i] = least(s.windows[i], s.windows[2*i+1])
+			s.windows[i] = floors.Least(s.windows[i], s.windows[2*i+1])
 		}
 	}
 	s.windows, s.width = s.windows[:n], 2*s.width
@@ -135,19 +121,6 @@ func (s *series) latest() []floor {
 	out := make([]floor, 0, keptSteps)
 	for i := max(0, s.step-keptSteps); i < s.step; i++ {
 		out = append(out, s.recent[i%keptSteps])
-	}
-	return out
-}
-
-// survivors returns, for each element, the minimum of it and all later ones: the blocks that were there then and still
-// are. It never falls.
-func survivors(floors []floor) []floor {
-	out := make([]floor, len(floors))
-	for i := len(floors) - 1; i >= 0; i-- {
-		out[i] = floors[i]
-		if i+1 < len(floors) {
-			out[i] = least(out[i], out[i+1])
-		}
 	}
 	return out
 }

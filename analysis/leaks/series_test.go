@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 )
 
 // TestSeries compares windows and latest steps with all floors, kept one by one.
@@ -19,15 +21,15 @@ func TestSeries(t *testing.T) {
 		for step := range steps {
 			low = live
 			for range r.IntN(4) {
-				f := floor{1, 1 + r.Int64N(100), 512}
+				f := floor{Blocks: 1, Requested: 1 + r.Int64N(100), Bytes: 512}
 				if r.IntN(2) == 0 {
 					s.add(step, f)
-					live = live.plus(f)
-				} else if live.blocks > 0 {
-					f = floor{1, live.requested / live.blocks, 512}
+					live = live.Plus(f)
+				} else if live.Blocks > 0 {
+					f = floor{Blocks: 1, Requested: live.Requested / live.Blocks, Bytes: 512}
 					s.remove(step, f)
-					live = live.minus(f)
-					low = least(low, live)
+					live = live.Minus(f)
+					low = floors.Least(low, live)
 				}
 			}
 			all = append(all, low)
@@ -44,7 +46,7 @@ func TestSeries(t *testing.T) {
 		for i, w := range s.windows {
 			want := all[i*s.width]
 			for _, f := range all[i*s.width : min(steps, (i+1)*s.width)] {
-				want = least(want, f)
+				want = floors.Least(want, f)
 			}
 			require.Equal(t, want, w, "seed %d, window %d", seed, i)
 		}
@@ -55,8 +57,8 @@ func TestSeries(t *testing.T) {
 func TestSeriesWithoutSurvivors(t *testing.T) {
 	s := &series{}
 	for step := range 10_000 {
-		s.add(step, floor{1, 4, 512})
-		s.remove(step, floor{1, 4, 512})
+		s.add(step, floor{Blocks: 1, Requested: 4, Bytes: 512})
+		s.remove(step, floor{Blocks: 1, Requested: 4, Bytes: 512})
 	}
 	s.advance(10_000)
 	require.Nil(t, s.windows, "what dies in its step costs nothing")

@@ -2,7 +2,9 @@
 
 package leaks
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"github.com/gputrace/gputrace/event"
+)
 
 // Slopes are the bytes per step by which the minimum of a step rose in the later half of the steps, for all lines
 // together. They differ for an allocator that hands out larger buffers than were requested, such as PyTorch's for MPS.
@@ -29,9 +31,9 @@ func (s *slopes) see(e *event.Event, step int) {
 	if !e.Device.Type.MPS() || e.Layer != event.LayerAllocator || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return
 	}
-	by := floor{bytes: int64(e.Size)}
+	by := floor{Bytes: int64(e.Size)}
 	if e.Requested != event.Unknown {
-		by.requested = int64(e.Requested)
+		by.Requested = int64(e.Requested)
 	}
 	if e.Kind == event.KindAlloc {
 		s.add(step, by)
@@ -51,9 +53,9 @@ func (s *slopes) see(e *event.Event, step int) {
 
 func (s *slopes) change(step int, reserved int64) {
 	if reserved > 0 {
-		s.add(step, floor{blocks: reserved})
+		s.add(step, floor{Blocks: reserved})
 	} else if reserved < 0 {
-		s.remove(step, floor{blocks: -reserved})
+		s.remove(step, floor{Blocks: -reserved})
 	}
 }
 
@@ -65,6 +67,6 @@ func (s *slopes) result() *Slopes {
 		return nil
 	}
 	n := float64((len(late) - 1) * s.width)
-	by := late[len(late)-1].minus(late[0])
-	return &Slopes{float64(by.requested) / n, float64(by.bytes) / n, float64(by.blocks) / n}
+	by := late[len(late)-1].Minus(late[0])
+	return &Slopes{float64(by.Requested) / n, float64(by.Bytes) / n, float64(by.Blocks) / n}
 }

@@ -2,7 +2,10 @@
 
 package leaks
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
+	"github.com/gputrace/gputrace/event"
+)
 
 // Thresholds for a line that grew and has stopped, such as a cache that is full.
 const (
@@ -11,23 +14,23 @@ const (
 	stoppedGaps  = 4
 )
 
-// stopped returns the trend of a series that rose until the step last, at least minRises times, and has kept its memory
+// stopped returns the trend of a series that rose until the step last, at least MinRises times, and has kept its memory
 // since. rise and live are those of that memory.
 func (s *series) stopped() (t trend, last int, ok bool) {
 	n := len(s.rungs)
-	if n <= minRises {
+	if n <= floors.MinRises {
 		return trend{}, 0, false
 	}
 	left := s.rungFloors()
 	last = s.rungs[n-1].step
-	gap := max(1, (last-s.rungs[n-1-minRises].step)/minRises)
+	gap := max(1, (last-s.rungs[n-1-floors.MinRises].step)/floors.MinRises)
 	since := s.step - 1 - last
-	if last <= warmUp+minRises || since < MinSteps || since < stoppedGaps*gap || since*stoppedShare < s.step {
+	if last <= floors.WarmUp+floors.MinRises || since < MinSteps || since < stoppedGaps*gap || since*stoppedShare < s.step {
 		return trend{}, 0, false
 	}
 	first := s.rungs[1].step
-	rise := left[n-1].minus(least(survivors(s.windows)[0], left[0]))
-	return trend{period: gap, step: over(left[n-1].minus(left[1]), last-first), first: first, rise: rise, live: left[n-1]}, last, true
+	rise := left[n-1].Minus(floors.Least(floors.Survivors(s.windows)[0], left[0]))
+	return trend{period: gap, step: over(left[n-1].Minus(left[1]), last-first), first: first, rise: rise, live: left[n-1]}, last, true
 }
 
 // hasStopped returns the lines that grew in the running loop, by at least 1/steadyShare of all memory, and have
@@ -36,14 +39,14 @@ func (d *detector) hasStopped(growing []Finding, steps *Steps, o *Options) []Fin
 	if len(d.level.windows) == 0 {
 		return nil
 	}
-	total := d.level.windows[len(d.level.windows)-1].bytes
+	total := d.level.windows[len(d.level.windows)-1].Bytes
 	var out []Finding
 	for k, s := range d.lines {
 		if k.place.layer != event.LayerAllocator || s.windows == nil || isAmong(growing, k) {
 			continue
 		}
 		t, last, ok := s.stopped()
-		if !ok || t.rise.bytes*steadyShare < total || d.level.roseUntil(last) < t.rise.bytes/2 {
+		if !ok || t.rise.Bytes*steadyShare < total || d.level.roseUntil(last) < t.rise.Bytes/2 {
 			continue
 		}
 		f := d.finding(k, []risen{{trend: t, place: k.place, line: k.line, stack: d.stackOf(k.line)}}, []trend{t}, steps, o)
@@ -60,9 +63,9 @@ func (l *level) roseUntil(step int) int64 {
 	later := l.windows[min(step/l.width, len(l.windows)-1):]
 	low := later[0]
 	for _, f := range later {
-		low = least(low, f)
+		low = floors.Least(low, f)
 	}
-	return low.bytes - l.windows[min(1, len(l.windows)-1)].bytes // the first can have the time before the first event
+	return low.Bytes - l.windows[min(1, len(l.windows)-1)].Bytes // the first can have the time before the first event
 }
 
 // isAmong reports whether a line is that of a finding.

@@ -2,7 +2,11 @@
 
 package leaks
 
-import "math"
+import (
+	"math"
+
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
+)
 
 // A garbage collector, or a queue that is emptied at once, makes a sawtooth of a series: it falls by a large amount
 // again and again. Growth is then visible from trough to trough.
@@ -45,21 +49,21 @@ type teeth struct {
 func (t *teeth) see(step int, f floor) {
 	switch {
 	case !t.began:
-		t.began, t.top, t.low, t.base = true, rung{step, f}, rung{step, f}, f.blocks
-	case f.blocks < t.low.blocks:
+		t.began, t.top, t.low, t.base = true, rung{step, f}, rung{step, f}, f.Blocks
+	case f.Blocks < t.low.Blocks:
 		t.low = rung{step, f}
-	case f.blocks > t.low.blocks:
-		fall := t.top.blocks - t.low.blocks
+	case f.Blocks > t.low.Blocks:
+		fall := t.top.Blocks - t.low.Blocks
 		switch {
 		case fall > 1 && t.low.step-t.top.step <= sharpFall && 2*majorFall*fall >= t.largest:
-			t.largest, t.highest, t.fallen = max(t.largest, fall), max(t.highest, t.top.blocks-t.base), t.fallen+fall
-			t.base = t.low.blocks
+			t.largest, t.highest, t.fallen = max(t.largest, fall), max(t.highest, t.top.Blocks-t.base), t.fallen+fall
+			t.base = t.low.Blocks
 			t.add(trough{t.low, fall, t.fallen})
 			t.top, t.low = rung{step, f}, rung{step, f}
-		case f.blocks >= t.top.blocks || t.low.step-t.top.step > sharpFall:
+		case f.Blocks >= t.top.Blocks || t.low.step-t.top.step > sharpFall:
 			t.top, t.low = rung{step, f}, rung{step, f}
 		}
-	case f.blocks == t.top.blocks:
+	case f.Blocks == t.top.Blocks:
 		t.top.step, t.low.step = step, step
 	}
 }
@@ -86,23 +90,23 @@ func (t *teeth) major() []trough {
 }
 
 // sawtooth judges, by its troughs, a series whose blocks fall by a large amount again and again. saw is false for other series.
-func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
+func (s *series) sawtooth(of floors.Measure, least int) (t trend, ok, saw bool) {
 	at := s.teeth.major()
-	if len(at) < minTeeth || toothShare*s.teeth.largest < s.top-at[0].blocks {
+	if len(at) < minTeeth || toothShare*s.teeth.largest < s.top-at[0].Blocks {
 		return trend{}, false, false
 	}
 	latest := s.latest()
 	end := latest[len(latest)-1]
 	last := at[len(at)-1]
-	if 2*(end.blocks-last.blocks) > 3*s.teeth.highest { // it is no longer emptied
+	if 2*(end.Blocks-last.Blocks) > 3*s.teeth.highest { // it is no longer emptied
 		return trend{}, false, false
 	}
 	at = fromLowest(at, of)
 	first := at[0]
 	if len(at) < least || !risesByTroughs(at, of) || s.troughsByChance(first, last) {
-		return trend{}, false, largeShare*s.teeth.largest >= s.top-at[0].blocks
+		return trend{}, false, largeShare*s.teeth.largest >= s.top-at[0].Blocks
 	}
-	t = trend{linear: true, step: over(last.minus(first.floor), last.step-first.step), rise: last.minus(first.floor), live: end.plus(s.lent)}
+	t = trend{linear: true, step: over(last.Minus(first.floor), last.step-first.step), rise: last.Minus(first.floor), live: end.Plus(s.lent)}
 	each := float64(of(t.rise)) / float64(last.step-first.step)
 	t.period = max(1, int(math.Round(1/t.step.blocks)))
 	if t.step.blocks <= 0 {
@@ -115,7 +119,7 @@ func (s *series) sawtooth(of measure, least int) (t trend, ok, saw bool) {
 }
 
 // fromLowest returns the troughs from the last one that is as low as the first: growth may have begun long after the teeth.
-func fromLowest(at []trough, of measure) []trough {
+func fromLowest(at []trough, of floors.Measure) []trough {
 	for i := len(at) - 1; i > 0; i-- {
 		if of(at[i].floor) <= of(at[0].floor) {
 			return at[i:]
@@ -125,19 +129,19 @@ func fromLowest(at []trough, of measure) []trough {
 }
 
 // risesByTroughs reports whether troughs rise: by more than their largest fall, linearly, and as much in the later half as before.
-func risesByTroughs(at []trough, of measure) bool {
+func risesByTroughs(at []trough, of floors.Measure) bool {
 	n := len(at) - 1
-	floors := make([]floor, len(at))
+	lows := make([]floor, len(at))
 	for i := range at {
-		floors[i] = at[i].floor
+		lows[i] = at[i].floor
 	}
-	total, steps := of(floors[n])-of(floors[0]), int64(at[n].step-at[0].step)
-	if total < minRises || fallFactor*drawdown(floors, of) >= total {
+	total, steps := of(lows[n])-of(lows[0]), int64(at[n].step-at[0].step)
+	if total < floors.MinRises || floors.FallFactor*floors.Drawdown(lows, of) >= total {
 		return false
 	}
 	for i := range at {
-		expected := of(floors[0]) + total*int64(at[i].step-at[0].step)/steps
-		if d := of(floors[i]) - expected; d > total/10+1 || -d > total/10+1 {
+		expected := of(lows[0]) + total*int64(at[i].step-at[0].step)/steps
+		if d := of(lows[i]) - expected; d > total/10+1 || -d > total/10+1 {
 			return false
 		}
 	}
@@ -152,5 +156,5 @@ func (s *series) troughsByChance(first, last trough) bool {
 	s.gone.advance(s.step)
 	from, to := min(first.step/s.width, len(s.windows)-1), min(last.step/s.width, len(s.windows)-1)
 	freed := max(0, s.gone.grew(from, to)-(last.fallen-first.fallen))
-	return last.blocks > first.blocks && isChance(float64(last.blocks-first.blocks), float64(freed))
+	return last.Blocks > first.Blocks && isChance(float64(last.Blocks-first.Blocks), float64(freed))
 }

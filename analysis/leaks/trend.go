@@ -2,7 +2,11 @@
 
 package leaks
 
-import "math"
+import (
+	"math"
+
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
+)
 
 // amount is a mean of blocks and bytes.
 type amount struct{ blocks, requested, bytes float64 }
@@ -14,7 +18,7 @@ func (a amount) plus(b amount) amount {
 // over divides a difference of floors by a number of periods or steps.
 func over(f floor, n int) amount {
 	d := float64(n)
-	return amount{float64(f.blocks) / d, float64(f.requested) / d, float64(f.bytes) / d}
+	return amount{float64(f.Blocks) / d, float64(f.Requested) / d, float64(f.Bytes) / d}
 }
 
 // steepFactor is the maximum ratio between the rise of the latest steps and that of the whole run.
@@ -39,20 +43,20 @@ type trend struct {
 }
 
 // trend judges a series that was advanced to the end. ok is false when it does not rise.
-func (s *series) trend(of measure, loose bool) (trend, bool) {
+func (s *series) trend(of floors.Measure, loose bool) (trend, bool) {
 	if s.windows == nil {
 		return trend{}, false
 	}
-	from := (warmUp + s.width - 1) / s.width
-	r, ok := rising(s.windows, of, from+1, loose)
+	from := (floors.WarmUp + s.width - 1) / s.width
+	r, ok := floors.Rising(s.windows, of, from+1, loose)
 	if !ok {
 		return trend{}, false
 	}
-	left := survivors(s.windows)
+	left := floors.Survivors(s.windows)
 	end := left[len(left)-1]
 	latest := s.latest()
-	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1].plus(s.lent),
-		base: r.base}
+	t := trend{linear: r.Linear, first: max(1, r.Base*s.width), rise: end.Minus(left[r.Base]), live: latest[len(latest)-1].Plus(s.lent),
+		base: r.Base}
 	known := s.fromLatest(&t, of, r, left) || s.fromLadder(&t) || s.fromCycle(&t)
 	if !known || t.step.steeper(over(s.grown(&t, r, left))) {
 		s.fromWindows(&t, r, left, of)
@@ -63,9 +67,9 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 
 // fromLatest sets period and amounts from the latest steps, if they have at least three rises at equal distances;
 // unequal amounts are averaged over the whole run.
-func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
-	left := survivors(s.latest())
-	at := risesOf(left, of, 1)
+func (s *series) fromLatest(t *trend, of floors.Measure, r floors.Run, windows []floor) bool {
+	left := floors.Survivors(s.latest())
+	at := floors.RisesOf(left, of, 1)
 	skip := max(0, t.first+1-max(0, s.step-keptSteps)) // before the run
 	for len(at) > 0 && at[0] < skip {
 		at = at[1:]
@@ -73,16 +77,16 @@ func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 	if len(at) < 3 {
 		return false
 	}
-	if !equalGaps(at) {
+	if !floors.EqualGaps(at) {
 		return false
 	}
 	last := at[len(at)-1]
 	t.period = at[1] - at[0]
 	switch from := at[sameBlocks(left, at):]; {
 	case equalRises(left, at):
-		t.step = over(left[last].minus(left[at[0]]), last-at[0])
+		t.step = over(left[last].Minus(left[at[0]]), last-at[0])
 	case len(from) >= suspectRises && len(from) < len(at): // freed blocks hid some earlier rises
-		t.step = over(left[last].minus(left[from[0]]), last-from[0])
+		t.step = over(left[last].Minus(left[from[0]]), last-from[0])
 	case s.fromCycle(t): // for example four, then five, then three blocks, repeatedly
 	default:
 		t.step = over(s.grown(t, r, windows))
@@ -92,7 +96,7 @@ func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 
 // sameBlocks returns the position of the first of the latest rises that all have the same number of blocks.
 func sameBlocks(left []floor, at []int) int {
-	by := func(i int) int64 { return left[at[i]].blocks - left[at[i]-1].blocks }
+	by := func(i int) int64 { return left[at[i]].Blocks - left[at[i]-1].Blocks }
 	i := len(at) - 1
 	for i > 0 && by(i-1) == by(len(at)-1) {
 		i--
@@ -103,7 +107,7 @@ func sameBlocks(left []floor, at []int) int {
 // equalRises reports whether all rises have the same requested bytes.
 func equalRises(left []floor, at []int) bool {
 	for _, i := range at[1:] {
-		if left[i].requested-left[i-1].requested != left[at[0]].requested-left[at[0]-1].requested {
+		if left[i].Requested-left[i-1].Requested != left[at[0]].Requested-left[at[0]-1].Requested {
 			return false
 		}
 	}
@@ -111,21 +115,21 @@ func equalRises(left []floor, at []int) bool {
 }
 
 // grown returns the rise between a run's first rise and its last, and the number of steps.
-func (s *series) grown(t *trend, r run, left []floor) (rise floor, steps int) {
-	first, last := r.at[0], r.at[len(r.at)-1]
-	if rise = left[last].minus(left[first]); rise == (floor{}) { // all in one window
+func (s *series) grown(t *trend, r floors.Run, left []floor) (rise floor, steps int) {
+	first, last := r.At[0], r.At[len(r.At)-1]
+	if rise = left[last].Minus(left[first]); rise == (floor{}) { // all in one window
 		return t.rise, len(left) * s.width
 	}
 	return rise, (last - first) * s.width
 }
 
 // fromWindows sets them from the windows: the amount of which all rises are multiples is one period's.
-func (s *series) fromWindows(t *trend, r run, left []floor, of measure) {
+func (s *series) fromWindows(t *trend, r floors.Run, left []floor, of floors.Measure) {
 	rise, steps := s.grown(t, r, left)
 	t.step = over(rise, steps)
 	unit := int64(0)
-	for _, i := range r.at[1:] {
-		unit = greatestDivisor(unit, of(left[i])-of(left[i-1]))
+	for _, i := range r.At[1:] {
+		unit = floors.GreatestDivisor(unit, of(left[i])-of(left[i-1]))
 	}
 	t.period = 1
 	if total := of(rise); t.linear && total > 0 {

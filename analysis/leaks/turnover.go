@@ -92,7 +92,7 @@ func (d *detector) departed(x departure) {
 
 // fills reports whether more of a site is in use than at first, so that it may be filling a pool.
 func (s *site) fills() bool {
-	return s.windows != nil && s.live.blocks > s.windows[0].blocks
+	return s.windows != nil && s.live.Blocks > s.windows[0].Blocks
 }
 
 // replaced decides the departures of blocks of a size, after a site has allocated such a block: the replacement of a
@@ -130,13 +130,13 @@ func (d *detector) decideAll() {
 
 // lend subtracts a block that left a pool from its site.
 func (s *site) lend(step int, x *departure) {
-	f := floor{1, x.bytes, x.bytes}
-	if s.live.bytes > 0 { // the requested bytes of the block are not known: use the average of the others
-		f.requested = int64(float64(x.bytes) / float64(s.live.bytes) * float64(s.live.requested))
+	f := floor{Blocks: 1, Requested: x.bytes, Bytes: x.bytes}
+	if s.live.Bytes > 0 { // the requested bytes of the block are not known: use the average of the others
+		f.Requested = int64(float64(x.bytes) / float64(s.live.Bytes) * float64(s.live.Requested))
 	}
 	for _, to := range []*series{&s.series, s.line} {
 		to.remove(step, f)
-		to.lent = to.lent.plus(f)
+		to.lent = to.lent.Plus(f)
 		to.countGone(step)
 	}
 	if x.older {

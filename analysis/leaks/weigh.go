@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -124,7 +125,7 @@ func (r *Report) fails(d *detector, o *Options) {
 	if o.Until == 0 || len(r.Suspects) == 0 || len(used) == 0 {
 		return
 	}
-	if sum, _ := Total(r.Suspects); failShare*sum.LiveBytes >= uint64(used[len(used)-1].bytes) {
+	if sum, _ := Total(r.Suspects); failShare*sum.LiveBytes >= uint64(used[len(used)-1].Bytes) {
 		r.Findings, r.Suspects, r.Doubt = r.Suspects, nil, FewRises
 	}
 }
@@ -142,7 +143,7 @@ func (r *Report) rise(d *detector, o *Options) {
 			risers[i].Turns = d.turning[risers[i].Name]
 		}
 		r.Risers = risers
-		r.Steps.Fell = uint64(drawdown(d.level.windows, func(f floor) int64 { return f.bytes }))
+		r.Steps.Fell = uint64(floors.Drawdown(d.level.windows, func(f floor) int64 { return f.Bytes }))
 		if d.cleared.hidden {
 			r.Steps.Fell = max(r.Steps.Fell, d.cleared.bytes)
 		}

@@ -99,7 +99,7 @@ func TestWeighedSuspect(t *testing.T) {
 // TestFails: what rose too few times is growth if it filled the device before a request failed, and only then.
 func TestFails(t *testing.T) {
 	used := newDetector(nil, nil)
-	used.level.add(1, floor{bytes: 1000})
+	used.level.add(1, floor{Bytes: 1000})
 	used.level.advance(40)
 	for _, c := range []struct {
 		live uint64

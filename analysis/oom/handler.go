@@ -15,7 +15,7 @@ import (
 type failedCall []*event.Frame
 
 // failedCallOf returns the call of one refused request that was left when the same thread made the next one, from another line of the
-// function that called it, as in an except block; nil: there is none.
+// function that called it, as in an except block; nil: no call was left.
 func failedCallOf(refused, next *event.Stack) failedCall {
 	if refused == nil || next == nil {
 		return nil

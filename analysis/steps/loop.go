@@ -210,7 +210,7 @@ func (l *loops) outside(c *candidate) *candidate {
 const leastFirst = 20
 
 // loop is the line that is entered most often, and regularly, of the outermost function whose lines are entered at least a number of
-// times, and have half of all allocations below them. If there is none, it is a line of the first thread, and of its allocations half.
+// times, and have half of all allocations below them. Else it is such a line of the first thread, with half of its allocations.
 func (l *loops) loop(entries int) *candidate {
 	c := l.loopOf(entries, l.all, func(*place) bool { return true })
 	if c == nil && l.first >= l.all/leastFirst {

@@ -96,7 +96,10 @@ type walkedFrame struct {
 // New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what
 // leaves knows is passed by.
 func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
-	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}, loops: map[uint64][]uint64{}, globals: map[uint64]bool{}}
+	return &Graph{
+		t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}, loops: map[uint64][]uint64{},
+		globals: map[uint64]bool{},
+	}
 }
 
 // Goal adds an object whose holders are wanted. All goals are added before the first root.
