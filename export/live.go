@@ -18,6 +18,8 @@ type LiveProcess struct {
 	PID   int
 	View  *view.View
 	Leaks *leaks.Report // nil: none yet, or steps are turned off
+	// Judged is when Leaks was made.
+	Judged time.Time
 }
 
 // WriteLive writes the state of a running recording as one line of JSON.
@@ -25,7 +27,7 @@ func WriteLive(w io.Writer, now time.Time, processes []LiveProcess) error {
 	var out []json.Live
 	for i := range processes {
 		p := &processes[i]
-		one := json.Live{PID: p.PID, Answer: answer.OfRunning(p.View, p.Leaks)}
+		one := json.Live{PID: p.PID, Judged: p.Judged, Answer: answer.OfRunning(p.View, p.Leaks)}
 		if p.Leaks != nil {
 			one.Sentence = verdict.OfGrowth(one.Answer).String()
 		}

@@ -46,7 +46,9 @@ type growth struct {
 	chosen  string        // Options.StepOn
 	report  *leaks.Report // the current one; nil: none yet
 	judged  int           // number of steps when it was made
-	next    uint64        // time of the next report, on the clock of the events
+	// reported is when it was made.
+	reported time.Time
+	next     uint64 // time of the next report, on the clock of the events
 
 	said    map[string]*said      // announced findings, by name
 	limited map[event.Device]bool // devices for which it was announced when growth will fill them
@@ -139,7 +141,7 @@ func (g *growth) judge() {
 	if g.rooms != nil {
 		o.Free, o.Size = g.rooms.free, g.rooms.size
 	}
-	g.report = g.watch.Report(o)
+	g.report, g.reported = g.watch.Report(o), time.Now()
 }
 
 // sure returns the findings that are certain enough to announce. Growth seen over a few periods only can be a queue that fills.
@@ -398,5 +400,5 @@ func (g *growth) conclude(joined *view.Joined, end *recording.End) {
 	g.watch.SetLibrary(o.Library)
 	g.watch.Complete(g.process.heap.Blocks)
 	g.taken()
-	g.report = g.watch.Report(o)
+	g.report, g.reported = g.watch.Report(o), time.Now()
 }

@@ -24,6 +24,7 @@ type Moment struct {
 	Time, Began time.Time
 	Lost        uint64        // number of the process's events that were lost
 	Leaks       *leaks.Report // the last leak report; nil: none yet, or steps are turned off
+	Judged      time.Time     // when Leaks was made
 	Found       *Found        // what the attach found
 	Cost        *figures.Cost // what tracing has cost; nil: not measured
 
@@ -78,7 +79,7 @@ func (p *Process) moment() *Moment {
 		noHolders: p.scans.noPython(),
 	}
 	if p.growth != nil {
-		m.rooms = p.growth.rooms
+		m.rooms, m.Judged = p.growth.rooms, p.growth.reported
 	}
 	m.stacks = make(map[event.StackID]*event.Stack, len(m.snapshot.Sites))
 	for i := range m.snapshot.Sites {

@@ -41,7 +41,7 @@ type recordOptions struct {
 	wait       bool
 	inject     bool // load a library into the process
 	readyFile  string
-	liveFile   string // replaced with the state once a second; empty: none
+	liveFile   string // replaced with the state twice a second; empty: none
 	ringBytes  int
 	maxSize    int           // of the recording, bytes; 0: no limit
 	maxAge     time.Duration // how far back the recording reaches; 0: to the attach
@@ -100,7 +100,7 @@ func recordingFlags() []cli.Flag {
 			0, 0),
 		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and report why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
-		flags.Text("live-file", "", "replace `PATH` once a second with the current figures, as a line of JSON"),
+		flags.Text("live-file", "", "replace `PATH` twice a second with the current figures, as a line of JSON"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),

@@ -19,6 +19,7 @@ type Live struct {
 	PID      int
 	Answer   *answer.Answer
 	Sentence string // of the verdict, for people
+	Judged   time.Time
 }
 
 type liveFile struct {
@@ -33,6 +34,7 @@ type liveProcess struct {
 	PID      int           `json:"pid"`
 	Verdict  *string       `json:"verdict"`
 	Sentence *string       `json:"sentence"`
+	Judged   *time.Time    `json:"verdict_time"`
 	Now      uint64        `json:"now_bytes"`
 	Peak     uint64        `json:"peak_bytes"`
 	Reserved *uint64       `json:"reserved_bytes"`
@@ -51,6 +53,7 @@ func WriteLive(w io.Writer, now time.Time, processes []Live) error {
 		}
 		if growth := leaksBodyOf(p.Answer.Leaks, ""); growth != nil {
 			out.Verdict, out.Steps, out.Findings = textOrNull(string(growth.Verdict)), growth.Steps, growth.Findings
+			out.Judged = &p.Judged
 		}
 		f.Processes = append(f.Processes, out)
 	}

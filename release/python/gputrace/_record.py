@@ -142,17 +142,17 @@ class Recorder:
 
     @property
     def now(self) -> Optional[Dict[str, Any]]:
-        """What the running recording says of this process, at most about a second ago, as ``gputrace record --live-file`` writes it.
+        """What the running recording knows of this process, at most about a second ago, as ``gputrace record --live-file`` writes it.
 
-        Its keys are those of Recording.answer: now_bytes, peak_bytes, reserved_bytes, verdict, sentence, steps and findings. None before
-        the first second is over, and after the end.
+        Its keys are those of Recording.answer: now_bytes, peak_bytes, reserved_bytes, verdict, sentence, steps and findings; ``time`` is when
+        the bytes were read, and ``verdict_time`` when growth was judged. None before the memory is known, and after the end.
         """
         try:
             with open(os.path.join(self._work, "live"), encoding="utf-8") as file:
-                processes = json.load(file)["processes"]
+                state = json.load(file)
         except (OSError, ValueError):
             return None
-        return next((process for process in processes if process["pid"] == os.getpid()), None)
+        return next(({"time": state["time"], **process} for process in state["processes"] if process["pid"] == os.getpid()), None)
 
     @property
     def recording(self) -> Optional["gputrace.Recording"]:

@@ -41,7 +41,7 @@ def metrics_now(recorder: Optional[Recorder]) -> Dict[str, float]:
     """Return the figures of a running recording that are logged, by name; none if nothing is known.
 
     They are gpu_memory/in_use_bytes and, so far, /peak_bytes, /reserved_bytes and /growth_bytes_per_step. They are read from a small file
-    that gputrace replaces once a second.
+    that gputrace replaces twice a second, and are at most about a second old; the growth is judged more seldom.
     """
     now = recorder.now if recorder is not None else None
     return _figures(now, {"in_use_bytes": now["now_bytes"]}) if now is not None else {}
