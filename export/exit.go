@@ -46,11 +46,12 @@ func (in *Input) exit() (time, bytes uint64) {
 	return in.source.answered.Exit, in.source.answered.Now
 }
 
-// beforeExit moves a view of the end of a program that has ended to the moment before it freed everything. What it held is named by the
+// beforeExit moves a view of the end of a program that has ended to the moment before it freed everything, which is the end of every table
+// and comparison; -0s is the end itself. What it held is named by the
 // last reading of holders.
 func (in *Input) beforeExit() error {
 	s := in.source
-	if s == nil || !s.programEnded() || in.Selection.To != 0 || in.Selection.Moment.Kind != moment.Unset {
+	if s == nil || !s.programEnded() || in.Selection.To != 0 || in.Selection.Moment.Kind > moment.End {
 		return nil
 	}
 	if s.answered == nil && s.exit == 0 {

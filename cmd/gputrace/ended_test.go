@@ -13,7 +13,7 @@ import (
 )
 
 // TestViewsOfEnded: of a program that freed everything because it ended, tables are of the moment before, as the
-// first screen is, with what held the memory when holders were last read; --at end is the end all the same.
+// first screen is, with what held the memory when holders were last read; --at end is the same moment, and -0s the end itself.
 func TestViewsOfEnded(t *testing.T) {
 	path := screenRecording(t, func(j *eventtest.Job, end *recording.End) {
 		j.Alloc(weights, 48<<20)
@@ -36,6 +36,9 @@ func TestViewsOfEnded(t *testing.T) {
 	require.Contains(t, lines, "live by line: "+first[1]+" (", "as much as the first screen says")
 	require.Contains(t, lines, "train.py:61")
 	require.Contains(t, printed(t, "report "+path+" --by holder"), "self.history[0..39]")
-	require.NotContains(t, printed(t, "report "+path+" --by line --at end"), "train.py:61")
+	require.Equal(t, lines, printed(t, "report "+path+" --by line --at end"))
+	require.NotContains(t, printed(t, "report "+path+" --by line --at=-0s"), "train.py:61")
+	require.Contains(t, printed(t, "report "+path+" --at end"), "before its end, +")
+	require.Contains(t, printed(t, "diff "+path+" --at 0s --at end"), "48.0 MiB before, "+first[1]+" after")
 	require.Contains(t, printed(t, "export "+path+" -f csv --by holder -o -"), "self.history[0..39]")
 }

@@ -122,7 +122,7 @@ func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error
 	}
 	input, err := in.Input(&o.window, version, nil)
 	if err == nil {
-		err = input.GroupBy(o.by)
+		err = input.GroupBy(by.String())
 	}
 	p.Stop()
 	if err != nil {

@@ -82,24 +82,32 @@ func (d *File) IsProfile() bool { return d.profile != nil }
 // emptied: a program released its memory before it ended if the peak is at least emptied times the memory in use at the end.
 const emptied = 100
 
-// IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there
-// is memory of PyTorch's, only that counts: libraries keep theirs.
-func (d *File) IsEmptied() bool {
+// IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end, or before the program ended. Where
+// there is memory of PyTorch's, only that counts: libraries keep theirs.
+func (d *File) IsEmptied() (bool, error) {
 	if d.source == nil {
-		return false
+		return false, nil
 	}
-	torch := event.LayerAllocator.String()
-	peak, end := inUse(d.source.Trace.Peak(), torch), inUse(d.source.Trace.End(), torch)
+	in, err := d.source.Input(&export.Window{}, "", d.warn)
+	if err != nil {
+		return false, err
+	}
+	last, err := d.rows(in, view.ByLine)
+	if err != nil {
+		return false, err
+	}
+	highest, layer := d.source.Trace.Peak().Rows(), event.LayerAllocator.String()
+	peak, end := inUse(highest, layer), inUse(last, layer)
 	if peak == 0 {
-		peak, end = inUse(d.source.Trace.Peak(), ""), inUse(d.source.Trace.End(), "")
+		peak, end = inUse(highest, ""), inUse(last, "")
 	}
-	return peak > 0 && end < peak/emptied
+	return peak > 0 && end < peak/emptied, nil
 }
 
 // inUse is the bytes of a layer; empty: of all.
-func inUse(v *view.View, layer string) int64 {
+func inUse(rows []view.Row, layer string) int64 {
 	sum := int64(0)
-	for _, r := range v.Rows() {
+	for _, r := range rows {
 		if layer == "" || r.Layer == layer {
 			sum += r.Bytes
 		}
@@ -138,6 +146,7 @@ func (d *File) Side(at moment.Moment, by view.RowKind, version string) (*Side, e
 	if err != nil {
 		return nil, err
 	}
+	judged := in.Judged()
 	entries, err := d.rows(in, by)
 	if err != nil {
 		return nil, err
@@ -150,7 +159,7 @@ func (d *File) Side(at moment.Moment, by view.RowKind, version string) (*Side, e
 		return pprof.Parse(&b)
 	}
 	side := &Side{name: d.path + ", " + in.Moment, entries: entries, profile: made}
-	if in.Judged() {
+	if judged {
 		side.leaks = d.source.Leaks
 	}
 	return side, nil
@@ -158,10 +167,10 @@ func (d *File) Side(at moment.Moment, by view.RowKind, version string) (*Side, e
 
 // rows are what is in use. What a recording tells of parts of its sites is looked for only where the rows need it.
 func (d *File) rows(in *export.Input, by view.RowKind) ([]view.Row, error) {
+	if err := in.GroupBy(by.String()); err != nil {
+		return nil, err
+	}
 	if by.Detailed() {
-		if err := in.GroupBy(by.String()); err != nil {
-			return nil, err
-		}
 		v, err := in.View()
 		if err != nil {
 			return nil, err

@@ -77,12 +77,20 @@ func (s *Sides) open(o *Options) error {
 	}
 	first, last := s.files[0], s.files[len(s.files)-1]
 	at, atAfter := o.Moments()
-	if len(o.At) == 0 && first.IsEmptied() && last.IsEmptied() {
+	emptied, err := len(o.At) == 0, error(nil)
+	for _, f := range []*File{first, last} {
+		if emptied && err == nil {
+			emptied, err = f.IsEmptied()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if emptied {
 		at, atAfter = moment.Moment{Kind: moment.Peak}, moment.Moment{Kind: moment.Peak}
 		o.Warn(errors.New("at the end of both nothing is in use any more: what was in use at their peaks is compared; --at end compares " +
 			"the ends"))
 	}
-	var err error
 	if s.Before, err = first.Side(at, o.By, o.Version); err != nil {
 		return err
 	}
