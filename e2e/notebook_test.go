@@ -79,16 +79,23 @@ func TestMagics(t *testing.T) {
 	cmd.Stderr = &talk
 	out, err := cmd.Output()
 	require.NoError(t, err, "%s%s", out, talk.String())
-	var cells []struct{ Printed, HTML string }
+	var cells []struct{ Printed, HTML, Error string }
 	for line := range strings.Lines(string(out)) {
-		cells = append(cells, struct{ Printed, HTML string }{})
+		cells = append(cells, struct{ Printed, HTML, Error string }{})
 		require.NoError(t, json.Unmarshal([]byte(line), &cells[len(cells)-1]), line)
 	}
-	require.Len(t, cells, 6)
+	require.Len(t, cells, 9)
 	require.Contains(t, cells[1].Printed, "0 B of GPU memory are in use", "before PyTorch used the device")
+	for i := range cells {
+		want := map[int]string{6: "gputrace takes no arguments: now", 7: "kept"}[i]
+		require.Equal(t, want, cells[i].Error, "cell %d", i)
+	}
 	require.Regexp(t, `this cell changed the GPU memory in use by \+8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +\+8\.0 MiB +\+8\n$`,
 		cells[3].Printed)
 	require.Regexp(t, `by -8\.0 MiB\n.*\nlosses\[0\.\.7\] +other tensors +-8\.0 MiB +-8\n$`, cells[4].Printed)
 	require.Regexp(t, `1\.0 MiB of GPU memory are in use\n.*\nmodel\.\* +parameters +1\.0 MiB +2\n$`, cells[5].Printed)
 	require.Contains(t, cells[5].HTML, "<code>model.*</code></td><td style='text-align:left'>parameters</td><td>1.0 MiB</td><td>2</td>")
+	require.Equal(t, 1, strings.Count(cells[7].Printed, "Traceback (most recent"), "shown once")
+	require.Regexp(t, `by \+1\.0 MiB\n.*\nlosses\[0\] +other tensors +\+1\.0 MiB +\+1\n$`, cells[7].Printed, "of a cell that failed")
+	require.Regexp(t, `Wall time(?s:.*)by -1\.0 MiB\n.*\nlosses\[0\] +other tensors +-1\.0 MiB +-1\n$`, cells[8].Printed)
 }

@@ -6,7 +6,7 @@ import pytest
 pytest_plugins = "pytester"
 
 TESTS = """
-import gputrace, os, pytest, time, torch
+import asyncio, gputrace, inspect, os, pytest, time, torch
 
 kept = []
 
@@ -33,6 +33,52 @@ def rollout(x):
 def train_step(x):
     kept.append(x * 2)
     kept.append(gputrace.phase("évaluer: 2")(torch.relu)(x))
+
+@gputrace.phase("generated")
+def generated(x):
+    for _ in range(2):
+        yield x * 2
+
+@gputrace.phase("awaited")
+async def awaited(x):
+    await asyncio.sleep(0)
+    return x * 2
+
+@gputrace.phase("streamed")
+async def streamed(x):
+    for _ in range(2):
+        yield x * 2
+
+async def collect(x):
+    return [await awaited(x)] + [y async for y in streamed(x)]
+
+@pytest.mark.limit_gpu_memory(gpu_leaks="1 MiB")
+def test_leak_of_one():
+    kept.append(torch.zeros((1 << 18) + 1, device="cuda"))
+
+def test_kinds_of_phases(tmp_path):
+    assert inspect.isgeneratorfunction(generated) and inspect.iscoroutinefunction(awaited) and inspect.isasyncgenfunction(streamed)
+    x = torch.zeros(1 << 10, device="cuda")
+    with gputrace.record(tmp_path / "run", page=False) as recorder:
+        alive = list(generated(x)) + asyncio.run(collect(x))
+    phases = {row["phase"]: row["blocks"] for row in recorder.recording.blocks(by="phase", since="0s") if row["blocks"]}
+    assert phases == {"generated": 2, "awaited": 1, "streamed": 2}, phases
+    with pytest.raises(RuntimeError, match="needs its own"):
+        recorder.start()
+    with pytest.raises(gputrace.Error) as refused:
+        recorder.recording.blocks(at="nonsense")
+    assert str(refused.value).startswith('gputrace: at="nonsense"') and "--" not in str(refused.value)
+
+def test_nothing_allocated(tmp_path):
+    held = torch.zeros(1 << 10, device="cuda")
+    with gputrace.record(tmp_path / "run", page=False) as recorder:
+        pass
+    assert recorder.error is None and recorder.recording.answer["now_bytes"] >= 4096
+    with gputrace.record(tmp_path / "run", quiet=True) as again:
+        pass
+    assert again.error == "the folder %s exists already: name another" % (tmp_path / "run")
+    never = gputrace.record(tmp_path / "never")
+    assert never.stop() is None and never.error == "it was not started"
 
 class State(torch.nn.Module):
     def forward(self, x):
@@ -77,7 +123,7 @@ def test_record(tmp_path, capfd):
 def test_limits(pytester):
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin", "-rA")
-    result.assert_outcomes(passed=2, failed=2)
+    result.assert_outcomes(passed=4, failed=3)
     result.stdout.fnmatch_lines_random(
         [
             "*max-peak: cuda:0 reached 16.0 MiB, 8.0 MiB above the limit of 8.0 MiB*",
@@ -85,15 +131,27 @@ def test_limits(pytester):
             "the test kept 1.0 MiB of GPU memory, more than 1.0 KiB:",
             "  allocated at *1.0 MiB  test_limits.py:17 test_leak",
             "  held by *1.0 MiB  test_limits.kept[[]0]",
+            "the test kept 1,049,088 B of GPU memory, more than 1,048,576 B:",
+            "  held by *1.0 MiB  1 of test_limits.kept[[]0..1]",
         ]
     )
+
+
+REFUSAL = """gputrace: not permitted to trace pid 7
+  missing CAP_BPF (to load programs)
+  missing CAP_PERFMON (to attach probes)
+  try: sudo gputrace -p 7
+  or give it the capabilities once:
+    host:       sudo setcap cap_bpf+ep gputrace    # or: sudo gputrace ...
+    docker:     docker run --cap-add BPF"""
+REASON = "not permitted to trace pid 7; missing CAP_BPF, CAP_PERFMON; try: sudo setcap cap_bpf+ep gputrace"
 
 
 @pytest.fixture
 def refused(pytester, monkeypatch):
     """A gputrace that may not record."""
     program = pytester.path / "refused"
-    program.write_text("#!/bin/sh\necho 'gputrace: not permitted\n  CAP_BPF is missing' >&2\nexit 6\n")
+    program.write_text("#!/bin/sh\necho '%s' >&2\nexit 6\n" % REFUSAL)
     program.chmod(0o755)
     monkeypatch.setenv("GPUTRACE", str(program))
     pytester.makepyfile(UNMARKED_GPU)
@@ -102,7 +160,7 @@ def refused(pytester, monkeypatch):
 def test_without_rights(pytester, refused):
     result = pytester.runpytest_subprocess("-p", "gputrace.pytest_plugin")
     result.assert_outcomes(passed=2, warnings=1)
-    result.stdout.fnmatch_lines(["*NotChecked: the GPU memory of *::test_limited was not checked: not permitted; CAP_BPF is missing"])
+    result.stdout.fnmatch_lines(["*NotChecked: the GPU memory of *::test_limited was not checked: " + REASON])
 
 
 def test_slow_attach(pytester, monkeypatch):
@@ -131,4 +189,5 @@ def test_without_a_gpu(pytester):
 def test_misuse(pytester, mark):
     pytester.makepyfile("import pytest\n@pytest.mark.limit_gpu_memory(%s)\ndef test_it(): pass" % mark)
     result = pytester.runpytest_inprocess("-p", "gputrace.pytest_plugin")
-    assert result.ret != 0 and "limit_gpu_memory" in result.stdout.str()
+    result.assert_outcomes(failed=1)
+    assert "limit_gpu_memory" in result.stdout.str() and "pytest_plugin.py" not in result.stdout.str()

@@ -12,6 +12,9 @@ CELLS = [
     "%%gputrace\nfor _ in range(8):\n    losses.append(torch.ones(1 << 18, device='cuda'))",
     "%%gputrace\nlosses.clear()",
     "%gputrace",
+    "%gputrace now",
+    "%%gputrace\nimport asyncio\nawait asyncio.sleep(0)\nlosses.append(torch.ones(1 << 18, device='cuda'))\nraise ValueError('kept')",
+    "%%gputrace\n%%time\nlosses.clear()",
 ]
 
 
@@ -20,9 +23,10 @@ def main():
     for source in CELLS:
         with capture_output() as shown:
             done = shell.run_cell(source)
-            done.raise_error()
-        html = done.result._repr_html_() if done.result else ""  # of a cell magic IPython keeps no result here
-        print(json.dumps({"printed": shown.stdout, "html": html}), flush=True)
+        html = done.result._repr_html_() if done.result else ""
+        printed = shown.stdout + "".join(output.data["text/plain"] + "\n" for output in shown.outputs)
+        error = done.error_in_exec or done.error_before_exec
+        print(json.dumps({"printed": printed, "html": html, "error": str(error or "")}), flush=True)
 
 
 main()

@@ -23,6 +23,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,10 @@ def program() -> str:
     """
     named = os.environ.get("GPUTRACE")
     if named:
-        return named
+        found = shutil.which(named)
+        if not found:
+            raise FileNotFoundError("$GPUTRACE is %s, which is no program that can be run" % named)
+        return found
     for folder in sysconfig.get_path("scripts"), sysconfig.get_path("scripts", os.name + "_user"):
         path = os.path.join(folder, "gputrace")
         if os.access(path, os.X_OK):
@@ -69,8 +73,21 @@ def run(*arguments: str, accept: Sequence[int] = ()) -> bytes:
     """
     done = subprocess.run([program(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode not in (0, _BAD_RESULT, *accept):
-        raise Error(done.stderr.decode(errors="replace").strip(), done.returncode)
+        text = done.stderr.decode(errors="replace").strip()
+        raise Error(text[max(0, ("\n" + text).find("\ngputrace: ")):], done.returncode)
     return done.stdout
+
+
+_FLAGS = {"--at": "at=", "--by": "by=", "--from": "since=", "--to": "to=", "--step-on": "step_on="}
+
+
+def _ask(*arguments: str) -> bytes:
+    """Return run(), with the names of Python in what it refuses."""
+    try:
+        return run(*arguments)
+    except Error as error:
+        text = re.sub(r"--[a-z-]+ ?", lambda flag: _FLAGS.get(flag.group().strip(), flag.group()), str(error))
+        raise Error(re.sub(r"; see gputrace \S+ --help$", "", text), error.code) from None
 
 
 class Recording:
@@ -89,14 +106,14 @@ class Recording:
     def answer(self) -> Dict[str, Any]:
         """The first screen, as ``gputrace report --brief --json`` prints it: verdict, sentence, notes, rows and totals."""
         if self._answer is None:
-            self._answer = json.loads(run("report", self.path, "--brief", "--json", *self._rules))
+            self._answer = json.loads(_ask("report", self.path, "--brief", "--json", *self._rules))
         return self._answer
 
     @property
     def leaks(self) -> Dict[str, Any]:
         """What ``gputrace leaks --json`` prints: verdict, sentence, steps and findings."""
         if self._leaks is None:
-            self._leaks = json.loads(run("leaks", self.path, "--json", *self._rules))
+            self._leaks = json.loads(_ask("leaks", self.path, "--json", *self._rules))
         return self._leaks
 
     @property
@@ -113,22 +130,29 @@ class Recording:
 
     @property
     def findings(self) -> List[Dict[str, Any]]:
-        """The lines that grow, the most bytes first: file, line, holder, block_bytes_per_step, advice and more."""
-        return self.leaks.get("findings") or []
+        """The lines that grow, the most bytes first: file, line, holder, block_bytes_per_step, advice and more.
+
+        Of a job, those of all processes, each with the ``pid`` and the ``folder`` of its own.
+        """
+        if "processes" not in self.answer:
+            return self.answer["findings"] or []
+        found = [{"pid": one["pid"], "folder": one["folder"], **finding} for one in self.answer["processes"] for finding in one["findings"] or []]
+        return sorted(found, key=lambda finding: -finding["block_bytes_per_step"])
 
     @property
     def out_of_memory(self) -> Dict[str, Any]:
         """What ``gputrace oom --json`` prints: each refused request, why, and what was in use."""
-        return _object(run("oom", self.path, "--json", *self._rules))
+        return _object(_ask("oom", self.path, "--json", *self._rules))
 
     def blocks(self, at: str = "end", by: str = "line", since: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return what is in use at a moment, a row for each line, function, stack, category, phase, module, op, device or holder.
 
-        Moments are those of ``gputrace report --at``: peak, end, 12.5s, step:12, oom. Numbers are ints; sizes are bytes. since: only what
+        Moments are those of ``gputrace report --at``: peak, end, 12.5s, step:12, oom. The end of a program that has ended is the moment before
+        it freed everything, as on the first screen. Numbers are ints; sizes are bytes. since: only what
         was allocated after this moment.
         """
         window = ["--at", at] if since is None else ["--from", since] + (["--to", at] if at != "end" else [])
-        text = run("export", self.path, "-f", "csv", *window, "--by", by, "-o", "-", *self._rules).decode()
+        text = _ask("export", self.path, "-f", "csv", *window, "--by", by, "-o", "-", *self._rules).decode()
         return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
     def allocations(self, as_: str = "pyarrow", since: Optional[str] = None, to: Optional[str] = None) -> Any:
@@ -163,7 +187,7 @@ class Recording:
         window = ([] if since is None else ["--from", since]) + ([] if to is None else ["--to", to])
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "table.parquet")
-            run("export", self.path, "-f", form, *window, "-o", file, *self._rules)
+            _ask("export", self.path, "-f", form, *window, "-o", file, *self._rules)
             if as_ == "polars":
                 import polars
 
@@ -219,6 +243,13 @@ def load_ipython_extension(shell: Any) -> None:
     from gputrace import notebook
 
     notebook.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Have cells run as before: what ``%unload_ext gputrace`` calls."""
+    from gputrace import notebook
+
+    notebook.unload(shell)
 
 
 def _main() -> None:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,46 @@ _WAITING = "waiting for pid"  # a line begins with it if the process has not loa
 _step_function: Optional[str] = None
 
 
+def _marked(function: F, begin: Callable[[], None]) -> F:
+    """Return a function of the same kind, plain, async or a generator, that calls begin and then the function in a frame of its own."""
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        return function(*args, **kwargs)
+
+    async def marked_async(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        return await function(*args, **kwargs)
+
+    def marked_generator(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        return (yield from function(*args, **kwargs))
+
+    async def marked_async_generator(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        inner = function(*args, **kwargs)
+        try:
+            value = await inner.__anext__()
+            while True:
+                try:
+                    sent = yield value
+                except Exception as error:
+                    value = await inner.athrow(error)
+                else:
+                    value = await inner.asend(sent)
+        except StopAsyncIteration:
+            pass
+        finally:
+            await inner.aclose()
+
+    kinds = (
+        (inspect.iscoroutinefunction, marked_async), (inspect.isgeneratorfunction, marked_generator),
+        (inspect.isasyncgenfunction, marked_async_generator),
+    )
+    wrapper: Any = next((made for is_kind, made in kinds if is_kind(function)), marked)
+    return functools.wraps(function)(wrapper)  # type: ignore[return-value]
+
+
 def steps(function: F) -> F:
     """Mark the function whose calls are the steps of the program: ``@gputrace.steps``.
 
@@ -39,38 +80,37 @@ def steps(function: F) -> F:
     global _step_function
     _step_function = inspect.unwrap(function).__qualname__
 
-    @functools.wraps(function)
-    def marked(*args: Any, **kwargs: Any) -> Any:
+    def begin() -> None:
         torch = sys.modules.get("torch")
         if torch is not None:
             with torch.autograd.profiler.record_function(_RANGE):
                 pass
-        return function(*args, **kwargs)
 
-    return marked  # type: ignore[return-value]
+    return _marked(function, begin)
 
 
 def phase(name: str) -> Callable[[F], F]:
     """Name the phase of the program that calls of a function are: ``@gputrace.phase("rollout")``, or ``gputrace.phase("rollout")(function)(x)``.
 
     What is allocated in the calls has this phase on every screen, in place of forward and its like; the innermost name counts. The recorder
-    recognises the call of the wrapped function in the stacks of allocations, so the mark costs as much as one more call. A block of ``with``
+    recognises the call of the wrapped function in the stacks of allocations, so the mark costs as much as two more calls. An async function
+    or a generator has the phase while its body runs. A block of ``with``
     is not in any stack: put it into a function. Threads that the function starts, as PyTorch's for the backward pass, have stacks of their own.
     """
     if not (0 < len(name) <= _LONGEST_NAME and name.isprintable()):
         raise ValueError("the name of a phase is %r, not 1 to %d printable characters" % (name, _LONGEST_NAME))
 
     def mark(function: F) -> F:
-        @functools.wraps(function)
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
-
         # The recorder looks for this name, in this file (analysis/phases).
-        named: Any = marked
+        named: Any = _marked(function, _nothing)
         named.__code__ = named.__code__.replace(**{key: "phase " + name for key in ("co_name", "co_qualname") if hasattr(named.__code__, key)})
         return named  # type: ignore[no-any-return]
 
     return mark
+
+
+def _nothing() -> None:
+    pass
 
 
 class Recorder:
@@ -88,9 +128,13 @@ class Recorder:
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._work = ""
         self._recording: Optional[gputrace.Recording] = None
+        self._used = False
 
     def start(self) -> "Recorder":
-        """Start to record, and return when the recorder is attached or has refused."""
+        """Start to record, and return when the recorder is attached or has refused. A recorder starts only once: else RuntimeError."""
+        if self._used:
+            raise RuntimeError("this recorder was started before: each recording needs its own gputrace.record()")
+        self._used = True
         try:
             self._start()
         except OSError as error:  # there is no program, or no room for its files
@@ -121,7 +165,10 @@ class Recorder:
         self._fail("not attached within %d s" % _ATTACH_SECONDS)
 
     def stop(self) -> Optional["gputrace.Recording"]:
-        """End the recording and return it; None if there is none, as when the program has not used a GPU."""
+        """End the recording and return it; None if there is none, as when the program has not used a GPU, or start() was not called."""
+        if not self._used:
+            self.error = "it was not started"
+            return None
         process, self._process = self._process, None
         if process is not None and self.error is None:
             if process.poll() is None:
@@ -131,7 +178,7 @@ class Recorder:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.returncode == _INTERRUPTED:
+            if process.returncode == _INTERRUPTED and not os.path.isdir(self.folder):
                 self.unused = True
                 self._fail("it has not used a GPU")
             elif not os.path.isdir(self.folder):
@@ -223,7 +270,13 @@ def _reason(said: str) -> str:
     """Return what the program printed when it failed, in one line: the cause and, after it, the remedy."""
     lines: List[str] = [line.strip() for line in said.strip().splitlines()]
     start = next((i for i, line in enumerate(lines) if line.startswith("gputrace: ")), max(0, len(lines) - 1))
-    return "; ".join(lines[start:]).replace("gputrace: ", "", 1) or "gputrace ended without a message"
+    lines = lines[start:]
+    missing = [line.split()[1] for line in lines if line.startswith("missing CAP_")]
+    if missing:
+        remedy = next((line.split("#")[0] for line in lines if "setcap" in line), next((line for line in lines if line.startswith("try:")), ""))
+        lines = [lines[0], "missing " + ", ".join(missing), re.sub(r"^\w+: +", "try: ", remedy.strip())]
+    text = "; ".join(line for line in lines if line).replace("gputrace: ", "", 1)
+    return re.sub(r"^output (.*) exists already: .*", r"the folder \1 exists already: name another", text) or "gputrace ended without a message"
 
 
 def _allow(pid: int) -> None:

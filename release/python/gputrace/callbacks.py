@@ -86,6 +86,7 @@ class Training:
     def __init__(self, folder: Optional[Path], step_on: Optional[str], to: "Optional[Sink]" = None) -> None:
         self.folder, self.step_on = folder, step_on
         self.recorder: Optional[Recorder] = None
+        self.step: Optional[int] = None  # of the last log()
         self._to = to
 
     def begin(self) -> None:
@@ -103,6 +104,7 @@ class Training:
 
     def log(self, step: Optional[int] = None) -> None:
         """Log the figures of metrics_now(), if there are any. Accelerate's loop calls it as often as it wants them."""
+        self.step = step if step is not None else self.step
         figures = metrics_now(self.recorder)
         if figures and self._to is not None:
             _log(self._to, figures, step)
@@ -336,6 +338,7 @@ def accelerate(
 
     The value of the block is a Training, whose log(step) logs what is known so far.
 
+    step: the step of the last figures; None: that which log(step) had last.
     aim_run: a run of Aim, if Aim is not one of the accelerator's trackers.
     """
 
@@ -350,16 +353,16 @@ def accelerate(
     try:
         yield training
     finally:
-        recording = training.end()
+        recording, last = training.end(), step if step is not None else training.step
         if recording is not None:
-            _log(lambda: accelerator.log(metrics(recording), step=step))
+            _log(lambda: accelerator.log(metrics(recording), step=last))
             for tracker in accelerator.trackers:
                 if tracker.name == "tensorboard":
-                    _log(_to_tensorboard, recording, tracker.writer, step or 0)
+                    _log(_to_tensorboard, recording, tracker.writer, last or 0)
                 elif tracker.name == "aim":
-                    _log(_to_aim, recording, tracker.writer, step or 0, figures=False)
+                    _log(_to_aim, recording, tracker.writer, last or 0, figures=False)
             if aim_run is not None:
-                _log(_to_aim, recording, aim_run, step or 0, figures=True)
+                _log(_to_aim, recording, aim_run, last or 0, figures=True)
             _log(_to_mlflow, recording)
             _log(_to_wandb, recording)
 

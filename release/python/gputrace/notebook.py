@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """IPython magics: ``%load_ext gputrace``, then ``%gputrace`` and ``%%gputrace``.
 
-``%gputrace`` shows what holds the kernel's GPU memory now. ``%%gputrace`` runs the cell and shows what it kept, by holder. Both read the
-kernel's memory from outside, by ``gputrace who``; nothing is allocated on a device. The output is static HTML.
+``%gputrace`` shows what holds the kernel's GPU memory now. ``%%gputrace`` as the first line of a cell shows, after the cell has run or failed,
+what it kept, by holder. Both read the kernel's memory from outside, by ``gputrace who``; nothing is allocated on a device. The output is static HTML.
 """
 
 import ctypes
 import html
 import os
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import gputrace
 
@@ -109,33 +109,120 @@ def _allocated(answer: Dict[str, Any]) -> int:
     return sum(device["allocated"] for device in answer["devices"])
 
 
+_NOTHING: Dict[str, Any] = {"rows": [], "devices": []}
+_UNUSED = 7  # exit code: the process has not used PyTorch on a GPU
+
+
+def _read() -> Dict[str, Any]:
+    """Return who(), or nothing if PyTorch has not used a GPU yet."""
+    try:
+        return who()
+    except gputrace.Error as error:
+        if error.code != _UNUSED:
+            raise
+        return _NOTHING
+
+
 def now() -> Table:
     """Return the table of %gputrace."""
-    answer = who()
+    answer = _read()
+    if answer is _NOTHING:
+        return Table("this kernel has not used PyTorch on a GPU yet", [])
     return Table("%s of GPU memory are in use" % size_text(_allocated(answer)), rows_of(answer))
 
 
-def cell(shell: Any, source: str) -> Table:
-    """Run a cell and return the table of %%gputrace: what it kept. Before PyTorch has used a GPU everything is new."""
+def change(before: Dict[str, Any]) -> Table:
+    """Return the table of %%gputrace: what has changed from an earlier answer of who."""
+    after = _read()
+    size = _allocated(after) - _allocated(before)
+    return Table("this cell changed the GPU memory in use by %s" % size_text(size, signed=True), changes(before, after), signed=True)
+
+
+# No frame that is alive during a reading has a variable for IPython's shell: names of holders would lead through it.
+def _shell() -> Any:
+    import IPython
+
+    interactive: Any = IPython
+    return interactive.get_ipython()
+
+
+def _begin(line: str) -> None:
+    """Read what is in use, and have the change shown when the running cell ends, however it ends."""
+    _refuse(line)
     try:
-        before = who()
-    except gputrace.Error:
-        before = {"rows": [], "devices": []}
-    shell.run_cell(source).raise_error()
-    after = who()
-    change = _allocated(after) - _allocated(before)
-    return Table("this cell changed the GPU memory in use by %s" % size_text(change, signed=True), changes(before, after), signed=True)
+        before = _read()
+    except gputrace.Error as error:
+        _print(error)
+        return
+
+    def end(*_: Any) -> None:
+        import IPython.display
+
+        display: Any = IPython.display
+        _shell().events.unregister("post_run_cell", end)
+        try:
+            display.display(change(before))
+        except gputrace.Error as error:
+            _print(error)
+
+    _shell().events.register("post_run_cell", end)
+
+
+def _magic(line: str, source: Any = None) -> Any:
+    if source is not None:  # another magic follows, or %%gputrace was called from a program
+        _begin(line)
+        first, _, body = source.partition("\n")
+        if not first.startswith("%%"):
+            return _shell().run_cell(source).raise_error()
+        name, _, arguments = first[2:].partition(" ")
+        return _shell().run_cell_magic(name, arguments, body)
+    _refuse(line)
+    try:
+        return now()
+    except gputrace.Error as error:
+        return _print(error)
+
+
+_magic.__doc__ = __doc__
+
+
+def _refuse(line: str) -> None:
+    if line.strip():
+        from IPython.core.error import UsageError
+
+        raise UsageError("gputrace takes no arguments: %s" % line.strip())
+
+
+def _print(error: gputrace.Error) -> None:
+    print(error)  # it begins with the name of the program
+
+
+_CELL = "%%gputrace"
+
+
+def _transform(lines: List[str]) -> List[str]:
+    """Have IPython itself run a cell that begins with %%gputrace: then await works, and an error is shown once.
+
+    IPython calls it more often than it runs cells.
+    """
+    words = lines[0].split(None, 1) if lines else []
+    if not words or words[0] != _CELL or any(line.startswith("%%") for line in lines[1:2]):
+        return lines
+    rest = words[1].strip() if len(words) > 1 else ""
+    return ["get_ipython().run_line_magic(%r, %r)\n" % ("gputrace_cell", rest)] + lines[1:]
 
 
 def load(shell: Any) -> None:
     """Register the magics with IPython's shell: what %load_ext gputrace does."""
 
-    def magic(line: str, source: Any = None) -> Any:
-        try:
-            return now() if source is None else cell(shell, source)
-        except gputrace.Error as error:
-            print("gputrace: %s" % error)
-            return None
+    shell.register_magic_function(_magic, "line_cell", "gputrace")
+    shell.register_magic_function(_begin, "line", "gputrace_cell")
+    transforms: List[Callable[[List[str]], List[str]]] = shell.input_transformers_cleanup
+    if _transform not in transforms:
+        transforms.append(_transform)
 
-    magic.__doc__ = __doc__
-    shell.register_magic_function(magic, "line_cell", "gputrace")
+
+def unload(shell: Any) -> None:
+    """Take back what load() did to cells: what %unload_ext gputrace does."""
+    if _transform in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(_transform)

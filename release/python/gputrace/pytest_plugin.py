@@ -83,7 +83,10 @@ def _recorded_call(item: Any) -> Generator[None, Any, Any]:
     mark = item.get_closest_marker("limit_gpu_memory")
     if mark is None or item.config.getoption("gpu_memory") == "off":
         return (yield)
-    peak, leaks = _limits(mark)
+    try:
+        peak, leaks = _limits(mark)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
     with tempfile.TemporaryDirectory(prefix="gputrace-") as temporary:
         recorder = gputrace.record(_folder(item, temporary), page=False, quiet=True).start()
         try:
@@ -123,7 +126,10 @@ def _broken(recording: "gputrace.Recording", peak: Optional[int], leaks: Optiona
         kept = recording.blocks(at="end", by="category", since="0s")
         total = sum(row["bytes"] for row in kept if row["category"] not in _KEPT_BY_LIBRARIES)
         if total > leaks:
-            wrong.append("the test kept %s of GPU memory, more than %s:" % (_text(total), _text(leaks)))
+            sizes = (_text(total), _text(leaks))
+            if sizes[0] == sizes[1]:
+                sizes = ("{:,} B".format(total), "{:,} B".format(leaks))
+            wrong.append("the test kept %s of GPU memory, more than %s:" % sizes)
             wrong += _rows(recording.blocks(at="end", by="line", since="0s"), "line", "allocated at")
             wrong += _rows(recording.blocks(at="end", by="holder", since="0s"), "holder", "held by")
     elif wrong:
@@ -140,7 +146,15 @@ def _rules(recording: "gputrace.Recording", *rules: str) -> List[str]:
 
 def _rows(rows: List[Dict[str, Any]], key: str, title: str) -> List[str]:
     rows = sorted((row for row in rows if row["bytes"] > 0), key=lambda row: -row["bytes"])
-    return ["  %-12s %10s  %s" % (title, _text(row["bytes"]), row[key]) for row in rows[:_ROWS]]
+    return ["  %-12s %10s  %s%s" % (title, _text(row["bytes"]), _part(row, key), row[key]) for row in rows[:_ROWS]]
+
+
+def _part(row: Dict[str, Any], key: str) -> str:
+    """Return how many elements of a container a row has, if it has not all that its name covers: older ones hold what was there before."""
+    covered = re.search(r"\[(\d+)\.\.(\d+)\]$", row[key]) if key == "holder" else None
+    if covered is None or row["blocks"] > int(covered.group(2)) - int(covered.group(1)):
+        return ""
+    return "%d of " % row["blocks"]
 
 
 def _text(size: int) -> str:

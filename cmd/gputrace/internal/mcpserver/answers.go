@@ -31,7 +31,7 @@ type RecordInput struct {
 type DrillInput struct {
 	Recording string `json:"recording" jsonschema:"path of a recording of one process"`
 	By        string `json:"by,omitempty" jsonschema:"line (default), function, stack, holder, category, phase, module, op or device"`
-	At        string `json:"at,omitempty" jsonschema:"moment: end (default; before an ended program freed all), peak, 12.5s, -3s, step:12, oom"`
+	At        string `json:"at,omitempty" jsonschema:"moment: end (default; before an ended program freed all), peak, 12.5s, step:12, oom"`
 	From      string `json:"from,omitempty" jsonschema:"only what was allocated after this moment"`
 	To        string `json:"to,omitempty" jsonschema:"only what was allocated up to this moment"`
 	Match     string `json:"match,omitempty" jsonschema:"only rows that contain this text"`
