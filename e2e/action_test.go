@@ -36,14 +36,17 @@ func TestAction(t *testing.T) {
 	dir = filepath.Join(dir, "work")
 	git("commit", "-q", "--allow-empty", "-m", "one")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "train.py"), []byte(allocates), 0o644))
-	check := func(more, keep string) (comment string, code int) {
-		cmd := exec.Command(script, filepath.Join(env.testdata, "run"), "train.py", more)
+	run := func(keep string, command ...string) (comment string, code int) {
+		cmd := exec.Command(script, command...)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GPUTRACE="+env.binary, "GPU_MEMORY_KEEP="+keep, "GPU_MEMORY_RULES=--no-oom --max-peak 1GiB", "COLUMNS=80")
 		out, _ := cmd.CombinedOutput() // its exit code is looked at
 		b, err := os.ReadFile(filepath.Join(dir, "gpu-memory.md"))
 		require.NoError(t, err, "%s", out)
 		return string(b), cmd.ProcessState.ExitCode()
+	}
+	check := func(more, keep string) (comment string, code int) {
+		return run(keep, filepath.Join(env.testdata, "run"), "train.py", more)
 	}
 	comment, code := check("0", "yes")
 	require.Zero(t, code, comment)
@@ -57,4 +60,11 @@ func TestAction(t *testing.T) {
 	require.Regexp(t, `train\.py:3 <listcomp> +- +24\.0 MiB +\+24\.0 MiB +\+6 +new`, comment)
 	require.NotContains(t, comment, "passed")
 	require.FileExists(t, filepath.Join(dir, "gpu-memory.xml"))
+
+	for command, want := range map[string]int{"true": 4, "nosuchcommand": 127} {
+		comment, code = run("yes", command)
+		require.Equal(t, want, code, comment)
+		require.Contains(t, comment, "nothing was recorded, exit code ", "not the results of the run before")
+		require.NoDirExists(t, filepath.Join(dir, "gpu-memory"))
+	}
 }

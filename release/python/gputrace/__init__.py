@@ -132,7 +132,7 @@ class Recording:
     def findings(self) -> List[Dict[str, Any]]:
         """The lines that grow, the most bytes first: file, line, holder, block_bytes_per_step, advice and more.
 
-        Of a job, those of all processes, each with the ``pid`` and the ``folder`` of its own.
+        Of a job, the lines of all processes, each with the ``pid`` and the ``folder`` of its own.
         """
         if "processes" not in self.answer:
             return self.answer["findings"] or []
