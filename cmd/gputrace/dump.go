@@ -26,10 +26,11 @@ func dumpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dump",
 		Usage:     "print the allocator's segments and blocks now, without probes",
-		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-holders] [-o FILE]",
+		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--json] [--no-holders] [-o FILE]",
 		Flags: []cli.Flag{
 			flags.PID("pid,p", "read process `PID`"),
 			flags.Choice("format,f", dumpFormats[0], "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)", dumpFormats),
+			&cli.BoolFlag{Name: "json", Usage: "the same as -f json"},
 			outputFlag(), forceFlag(),
 			&cli.BoolFlag{Name: "no-holders", Usage: "do not look for what holds each block (see gputrace who): faster"},
 		},
@@ -45,6 +46,12 @@ func dumpCommand() *cli.Command {
 
 func parseDump(c *cli.Context) (dumpOptions, error) {
 	o := dumpOptions{format: flags.Get[string](c, "format"), force: c.Bool("force"), noNames: c.Bool("no-holders")}
+	if c.Bool("json") {
+		if c.IsSet("format") && o.format != "json" {
+			return o, usage("--json and -f %s: give only one", o.format)
+		}
+		o.format = "json"
+	}
 	var err error
 	if o.pid, err = pidOf(c); err != nil {
 		return o, err

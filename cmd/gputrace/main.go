@@ -103,8 +103,7 @@ func newApp() *cli.App {
 		Usage:     "account for every byte of a running job's GPU memory, from outside",
 		UsageText: "gputrace\ngputrace PID [options]\ngputrace COMMAND [options]",
 		Version:   version,
-		Flags: append(slices.Clone(record.Flags), &cli.BoolFlag{Name: "json", Usage: "list the processes that use a GPU as JSON"},
-			cli.HelpFlag), // cli adds it only if no command is called help
+		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only if no command is called help
 		Commands: []*cli.Command{
 			record, runCommand(), topCommand(), reportCommand(), leaksCommand(),
 			gatecli.OOMCommand(shared(), append(recordingFlags(), childrenFlag(), phasesFlag()), recordTo), gatecli.CheckCommand(shared()),

@@ -53,6 +53,7 @@ type recordOptions struct {
 	asked      bool   // the formats were requested with -f
 	verbose    bool
 	silent     bool // print no results
+	asJSON     bool // print the first screen as JSON, and everything else to standard error
 	noNames    bool
 	noSteps    bool
 	stepOn     string // function whose calls begin steps; empty: detected
@@ -75,6 +76,7 @@ func recordCommand() *cli.Command {
 				nil, checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to later"},
 			childrenFlag(),
+			&cli.BoolFlag{Name: "json", Usage: "print the first screen as JSON at the end; without a process, list those that use a GPU"},
 			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load gputrace's library, which stays " +
 				"there: it sees more than dtrace"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
@@ -153,7 +155,7 @@ func defaultCacheDir() string {
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := parseRecording(c)
 	o.name, o.all, o.children, o.wait = flags.Get[string](c, "name"), c.Bool("all"), c.Bool("children"), c.Bool("wait")
-	o.inject = c.Bool("inject")
+	o.inject, o.asJSON = c.Bool("inject"), c.Bool("json")
 	if o.inject && runtime.GOOS != "darwin" {
 		return o, usage("--inject is for macOS: on Linux, nothing runs in the process, and all of it is traced")
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,13 @@ func record(o recordOptions) error {
 		if err == nil {
 			err = finish(results, c, &o)
 		}
-		err = o.limits.After(r, results, o.out(), err)
+		out := o.out()
+		if o.asJSON {
+			out = os.Stdout
+		}
+		if err = o.limits.After(r, results, out, err); o.asJSON && !o.limits.Checks() {
+			err = cmp.Or(err, gatecli.PrintResults(out, results, o.stepOn))
+		}
 		return afterProgram(r, c, advice.Recording(err))
 	})
 }
@@ -212,8 +219,8 @@ func finish(results *folder.Results, c *console.Console, o *recordOptions) error
 
 // out returns the file to which figures are printed.
 func (o *recordOptions) out() *os.File {
-	if o.command != nil {
-		return os.Stderr // standard output belongs to the program
+	if o.command != nil || o.asJSON {
+		return os.Stderr // standard output belongs to the program, or to a single object
 	}
 	return os.Stdout
 }

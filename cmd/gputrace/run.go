@@ -21,6 +21,7 @@ func runCommand() *cli.Command {
 			flags.Text("user", "", "run the program as `USER`, such as root (default: with sudo the caller, else you)"),
 			&cli.StringSliceFlag{Name: "env", Usage: "set `NAME=VALUE` in the program's environment, or keep NAME of gputrace's own; the rest " +
 				"is, with sudo, the caller's"},
+			&cli.BoolFlag{Name: "json", Usage: "print the first screen as JSON at the end, or with --check the outcome of the rules"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRun(c)
@@ -34,7 +35,7 @@ func runCommand() *cli.Command {
 
 func parseRun(c *cli.Context) (recordOptions, error) {
 	o := parseRecording(c)
-	o.children, o.command = true, c.Args().Slice()
+	o.children, o.command, o.asJSON = true, c.Args().Slice(), c.Bool("json")
 	o.user, o.env = flags.Get[string](c, "user"), c.StringSlice("env")
 	if len(o.command) == 0 {
 		return o, usage("which program? give it after --; see gputrace run --help")

@@ -21,6 +21,7 @@ import (
 	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/build"
+	"github.com/gputrace/gputrace/internal/top"
 )
 
 // doctorFile is what doctor.WriteJSON writes.
@@ -53,6 +54,7 @@ var schemas = map[string]struct {
 	"ranks":         {"gputrace ranks", reflect.TypeFor[ranksFile]()},
 	"recordings":    {"gputrace recordings", reflect.TypeFor[recordingsFile]()},
 	"summary":       {"gputrace summary", reflect.TypeFor[summaryFile]()},
+	"top":           {top.Format, reflect.TypeFor[top.Line]()},
 	"version":       {"", reflect.TypeFor[build.Info]()},
 	"whatif":        {"gputrace whatif", reflect.TypeFor[whatIfFile]()},
 	"who":           {"gputrace who", reflect.TypeFor[whoFile]()},

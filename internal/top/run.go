@@ -52,7 +52,7 @@ func WriteJSON(ctx context.Context, w io.Writer, feed Feed) error {
 		if err != nil {
 			return err
 		}
-		if err := json.NewEncoder(w).Encode(s); err != nil {
+		if err := json.NewEncoder(w).Encode(Line{Format, lineVersion, s}); err != nil {
 			return fmt.Errorf("write a screen: %w", err)
 		}
 	}

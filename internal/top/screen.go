@@ -22,7 +22,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Screen is what is known at one moment. It is the JSON of `gputrace top --json`.
+// Screen is what is known at one moment.
 type Screen struct {
 	Time      time.Time     `json:"time"`
 	Elapsed   float64       `json:"elapsed_s"` // seconds since the attach; where that is not known, since the recording's first event
@@ -39,6 +39,19 @@ type Screen struct {
 	Held      *HeldAt       `json:"holders_at,omitempty"` // the reading of which the tables by holder and category are; nil: none yet
 	Stacks    []StackOfLine `json:"stacks,omitempty"`     // of the largest lines; of the newest screen only
 }
+
+// Line is a line of `gputrace top --json`.
+type Line struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	*Screen
+}
+
+// Format is the format of a Line; lineVersion changes when a reader of the last version could misunderstand the new one.
+const (
+	Format      = "gputrace top"
+	lineVersion = 1
+)
 
 // PhaseSpan is a time in which the process whose steps are counted was in one phase, as phases.Span: it can have begun before the screen
 // before. The times are as Screen.Elapsed, seconds.

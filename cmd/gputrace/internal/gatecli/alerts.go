@@ -118,7 +118,7 @@ func ParseRecording(c *cli.Context, version string) (*Recording, error) {
 	case !c.Bool("check"):
 		check = nil
 	default:
-		check.stepOn = flags.Get[string](c, "step-on")
+		check.stepOn, check.asJSON = flags.Get[string](c, "step-on"), c.Bool("json")
 	}
 	if len(alerts.rules) == 0 && check == nil {
 		return nil, nil
@@ -134,9 +134,12 @@ func (r *Recording) Start(o *recorder.Options) (stop func() error, err error) {
 	return r.alerts.start(o)
 }
 
+// Checks reports whether After prints the outcome of a check.
+func (r *Recording) Checks() bool { return r != nil && r.check != nil }
+
 // After checks what was recorded, when that is asked for, and prints the outcome. err is that of the recording.
 func (r *Recording) After(from *recorder.Recorder, results *folder.Results, out io.Writer, err error) error {
-	if r == nil || r.check == nil {
+	if !r.Checks() {
 		return err
 	}
 	return r.check.afterRecording(from, results, out, err)
