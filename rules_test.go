@@ -262,6 +262,7 @@ var mayImport = map[string][]string{
 		"internal/varpath", "internal/words"},
 	"export/chart": {"analysis/", "event", "export/internal/layout", "export/table",
 		"internal/words"}, // a size is written as it is there
+	"export/folded":        {"analysis/view", "internal/size", "internal/words"},
 	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":         {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.

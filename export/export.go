@@ -88,6 +88,8 @@ var Formats = []Format{
 		Course: true, write: writePerfetto},
 	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's",
 		Open: "open it at ui.perfetto.dev or chrome://tracing", Text: true, Course: true, write: writeChrome},
+	{Name: "flamegraph", File: "flamegraph.svg", What: "flame graph of what is in use, as a picture", Open: "open it in a browser",
+		Text: true, write: ofView(writeFlameGraph)},
 	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Open: "open it at speedscope.app",
 		Text: true, write: ofView(writeSpeedscope)},
 	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Open: "flamegraph.pl FILE > flame.svg",
@@ -229,9 +231,12 @@ func (in *Input) View() (*view.View, error) {
 	return in.view, nil
 }
 
-// ofView is a format of a moment or a range.
+// ofView is a format of a moment or a range. The end of a program that has ended is before it freed everything, as in tables.
 func ofView(write func(w io.Writer, in *Input, view *view.View) error) func(io.Writer, *Input) error {
 	return func(w io.Writer, in *Input) error {
+		if err := in.beforeExit(); err != nil {
+			return err
+		}
 		view, err := in.View()
 		if err != nil {
 			return err

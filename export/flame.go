@@ -28,6 +28,11 @@ func writeFolded(w io.Writer, in *Input, v *view.View) error {
 	return folded.Write(w, v)
 }
 
+func writeFlameGraph(w io.Writer, in *Input, v *view.View) error {
+	warnOverdrawn(in, v)
+	return folded.WriteSVG(w, v, in.Moment)
+}
+
 func writeSpeedscope(w io.Writer, in *Input, v *view.View) error {
 	s := speedscope.Input{
 		Name: words.CommandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + in.Version,

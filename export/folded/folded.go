@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package folded writes stacks as lines of "frame;frame;frame bytes", outermost first: what flamegraph.pl, inferno, speedscope
-// and Perfetto read, and what line tools can sort and add up.
+// and Perfetto read, and what line tools can sort and add up. It also draws them as a flame graph.
 package folded
 
 import (
@@ -20,12 +20,7 @@ import (
 // Write writes what is in use in a view, a line for each stack, in the order of their text. The bytes add up to View.Total and
 // View.Overdrawn: the format has no negative numbers.
 func Write(w io.Writer, v *view.View) error {
-	lines := map[string]int64{}
-	for p := range v.Samples(view.InUse, nil) {
-		if p.Bytes > 0 {
-			lines[stack(&p)] += p.Bytes
-		}
-	}
+	lines := stacks(v)
 	out := bufio.NewWriter(w)
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
 		out.WriteString(line)
@@ -37,6 +32,17 @@ func Write(w io.Writer, v *view.View) error {
 		return fmt.Errorf("write stacks: %w", err)
 	}
 	return nil
+}
+
+// stacks returns the bytes in use by stack, which is the text of its line.
+func stacks(v *view.View) map[string]int64 {
+	out := map[string]int64{}
+	for p := range v.Samples(view.InUse, nil) {
+		if p.Bytes > 0 {
+			out[stack(&p)] += p.Bytes
+		}
+	}
+	return out
 }
 
 // stack is a portion's frames, outermost first.

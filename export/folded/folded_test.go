@@ -4,8 +4,10 @@ package folded_test
 
 import (
 	"bytes"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -21,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
+	"github.com/gputrace/gputrace/internal/size"
 )
 
 // parse reads the format as flamegraph.pl does: the number is what follows the last space.
@@ -128,6 +131,41 @@ func TestNames(t *testing.T) {
 		"g\ufffd\ufffd[2J 99\ufffd (x y.py);[no name] (b:c.py:3);std::f(int:  12);b:c.py:3 ": 512,
 	}, write(t, v))
 	require.EqualValues(t, 12, v.Overdrawn())
+}
+
+// TestFlameGraph: the picture has every stack of the lines, with its bytes in the title of its innermost frame, and loads nothing.
+func TestFlameGraph(t *testing.T) {
+	trace, err := view.NewTrace(eventtest.Random(3, 3000), nil)
+	require.NoError(t, err)
+	var b bytes.Buffer
+	require.NoError(t, folded.WriteSVG(&b, trace.End(), "at <the> end"))
+	text := b.String()
+	require.Contains(t, text, "by stack, at &lt;the&gt; end")
+	require.NotContains(t, text, "<script")
+	require.Equal(t, 1, strings.Count(text, "http"), "its namespace")
+	require.Contains(t, text, "<title>all: "+size.Text(trace.End().Total()+trace.End().Overdrawn())+", 100.0 %</title>")
+	titles := map[string]bool{}
+	d := xml.NewDecoder(&b)
+	for {
+		token, err := d.Token()
+		if err != nil {
+			require.ErrorIs(t, err, io.EOF)
+			break
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "title" {
+			var title string
+			require.NoError(t, d.DecodeElement(&title, &e))
+			titles[title[:strings.LastIndex(title, ",")]] = true
+		}
+	}
+	leaves := 0
+	for stack, n := range write(t, trace.End()) {
+		name := stack[strings.LastIndexByte(stack, ';')+1:]
+		if titles[name+": "+size.Text(n)] {
+			leaves++
+		}
+	}
+	require.Greater(t, leaves, 3, "other stacks go on, or are too narrow")
 }
 
 type fullDisk struct{}
