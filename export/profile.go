@@ -58,7 +58,7 @@ func addProfiles(in *Input, p *perfetto.Input, tl *view.Timeline) error {
 		k, err := kineto.Open(file)
 		switch {
 		case errors.Is(err, kineto.ErrFormat):
-			return exit.With(exit.Invalid, fmt.Errorf("--with %w", err))
+			return exit.With(exit.Invalid, fmt.Errorf("--with: %w", err))
 		case err != nil:
 			return exit.With(exit.Error, fmt.Errorf("--with: %w", err))
 		case k.Events == 0:

@@ -38,7 +38,8 @@ type frame struct {
 func WriteSVG(w io.Writer, v *view.View, moment string) error {
 	root, depth := tree(stacks(v))
 	p := &picture{w: bufio.NewWriter(w), total: root.bytes, height: header + (depth+1)*rowHeight + margin}
-	fmt.Fprintf(p.w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
+	fmt.Fprintf(p.w, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"
+ font-family="monospace" font-size="11">
 <style>g:hover rect { stroke: #000000 } text { pointer-events: none }</style>
 <rect width="100%%" height="100%%" fill="#ffffff"/>
 <text x="%d" y="24" font-size="15">%s</text>

@@ -133,6 +133,9 @@ func (t *tools) own(pid int) error {
 		return nil
 	}
 	p, err := process.Open(pid)
+	if errors.Is(err, process.ErrNotExist) {
+		return fmt.Errorf("no process %d; list_processes lists those that use a GPU", pid)
+	}
 	if err != nil {
 		return err
 	}
