@@ -22,7 +22,7 @@ func TestLiveFile(t *testing.T) {
 	p := startPython(t, agentJob)
 	p.await(t, "READY")
 	file := filepath.Join(t.TempDir(), "live")
-	c := newCommand(t, "record", "-p", itoa(p.pid), "--no-holders", "-o", "OUT", "--live-file", file)
+	c := newCommand(t, "record", "-p", itoa(p.pid), "--no-holders", "-o", "OUT", "--live-file", file, "--json")
 	c.start(t)
 	c.ready(t)
 	p.release(t)
@@ -55,6 +55,9 @@ func TestLiveFile(t *testing.T) {
 	require.InDelta(t, 1<<20, got.Processes[0].Findings[0].Bytes, 0)
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 0, c.code(t), c.stderr.String())
+	var first struct{ Format, Verdict string }
+	require.NoError(t, json.Unmarshal([]byte(c.stdout.String()), &first), "with --json, standard output is one object")
+	require.Equal(t, struct{ Format, Verdict string }{"gputrace answer", "growing"}, first)
 	p.touch(t, "hold")
 	p.wait(t)
 }
