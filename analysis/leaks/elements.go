@@ -5,6 +5,7 @@ package leaks
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/advice"
 	"github.com/gputrace/gputrace/analysis/leaks/internal/floors"
 	"github.com/gputrace/gputrace/internal/varpath"
 )
@@ -52,6 +53,17 @@ func elementsOf(holder string) string {
 		return ""
 	}
 	return root
+}
+
+// holderOf returns the holder of most of a line's blocks in the latest scan that names one; empty: none does.
+func (o *Options) holderOf(site string) string {
+	f := Finding{Sites: []string{site}}
+	for _, scan := range slices.Backward(o.scans()) {
+		if holder, _ := f.holder(scan, o.Facts); advice.Named(holder) {
+			return holder
+		}
+	}
+	return ""
 }
 
 // containerOf returns the container whose elements have most of the known bytes of a line in the latest scan that knows any; empty: none.

@@ -13,9 +13,10 @@ import (
 
 // Riser is a line that contributes to Steps.Rise.
 type Riser struct {
-	Name  string
-	Bytes uint64
-	Turns bool // its blocks may come and go, as sessions do
+	Name   string
+	Holder string // of most of its blocks in the latest scan that names one; empty: not known
+	Bytes  uint64
+	Turns  bool // its blocks may come and go, as sessions do
 }
 
 // laterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of

@@ -141,6 +141,7 @@ func (r *Report) rise(d *detector, o *Options) {
 	if r.Steps.Rise = r.unexplained(rise-min(rise, excused), o); r.Steps.Rise > 0 {
 		for i := range risers {
 			risers[i].Turns = d.turning[risers[i].Name]
+			risers[i].Holder = o.holderOf(risers[i].Name)
 		}
 		r.Risers = risers
 		r.Steps.Fell = uint64(floors.Drawdown(d.level.windows, func(f floor) int64 { return f.Bytes }))

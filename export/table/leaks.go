@@ -236,6 +236,9 @@ func leakRise(r *leaks.Report) string {
 	if len(r.Risers) > 0 && 2*r.Risers[0].Bytes >= r.Steps.Rise {
 		const few = "too few rises were seen to say whether it goes on; record longer"
 		text += fmt.Sprintf(", %s of it at %s", Bytes(r.Risers[0].Bytes), r.Risers[0].Name)
+		if holder := r.Risers[0].Holder; holder != "" {
+			text += " in " + words.Line(varpath.Fit(holder, 40))
+		}
 		if r.Risers[0].Turns {
 			return text + ", whose early blocks are freed by now: sessions do so until as many end as begin; record longer"
 		}

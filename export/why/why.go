@@ -40,8 +40,8 @@ func causeText(c *oom.Case) string {
 		return fmt.Sprintf("fragmentation: %s, and %s was free in the segments of its pool, in pieces of at most %s; %s%s",
 			asked, table.Bytes(c.Pieces), table.Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
-		return fmt.Sprintf("free, but in another pool: %s, and %s was free in %s, which a request outside of it cannot use; %s", asked,
-			table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c))
+		return fmt.Sprintf("free, but in another pool: %s, and %s was free in %s, which a request outside of it cannot use; %s%s", asked,
+			table.Bytes(c.InOtherPools()), table.OOMPool(c.OtherPool()), roomText(c), captureText(c))
 	case oom.Limit:
 		return limitText(c, asked)
 	case oom.OtherProcess:
@@ -64,6 +64,15 @@ func causeText(c *oom.Case) string {
 		return largerText(c, asked)
 	}
 	return fullText(c, asked)
+}
+
+// captureText says how captures share memory, if a CUDA graph was being captured: torch/cuda/graphs.py.
+func captureText(c *oom.Case) string {
+	captures := func(f event.Frame) bool { return strings.HasSuffix(f.File, "torch/cuda/graphs.py") }
+	if c.Stack == nil || !slices.ContainsFunc(c.Stack.Frames, captures) {
+		return ""
+	}
+	return ". A graph was being captured: each capture takes memory of its own, unless all have the same pool=torch.cuda.graph_pool_handle()"
 }
 
 // line returns a line of code as it is shown. A repeated placeholder for unreadable names is shown once.

@@ -146,6 +146,17 @@ func TestText(t *testing.T) {
 	}
 }
 
+// TestCaptureText: a capture of a CUDA graph has a pool of its own unless it is given one.
+func TestCaptureText(t *testing.T) {
+	frames := []event.Frame{{File: "/v/site-packages/torch/cuda/graphs.py", Func: "make_graphed_callables"}, {File: "/a/run.py", Func: "main"}}
+	c := &oom.Case{Stack: &event.Stack{Frames: frames}}
+	require.Contains(t, captureText(c), "unless all have the same pool=torch.cuda.graph_pool_handle()")
+	c.Stack.Frames = frames[1:]
+	require.Empty(t, captureText(c))
+	c.Stack = nil
+	require.Empty(t, captureText(c))
+}
+
 // TestStepsBeside: what a step needs is there beside a limit and a request that is too large, and another device beside fragmentation.
 func TestStepsBeside(t *testing.T) {
 	for want, change := range map[string]func(c *oom.Case){
