@@ -129,7 +129,7 @@ func TestLeakRise(t *testing.T) {
 	require.Equal(t, "30.0 MiB more are in use between steps than in the middle of 395 steps, 20.0 MiB of it at a.py:29 recurrent: "+
 		"too few rises were seen to say whether it goes on; record longer", leakRise(r))
 	r.Risers[0].Holder = "main() local cache[0..9].state"
-	require.Contains(t, leakRise(r), "at a.py:29 recurrent in cache[0..9].state: too few")
+	require.Contains(t, leakRise(r), "at a.py:29 recurrent in main() local cache[0..9].state: too few")
 	r.Risers[0].Holder = ""
 	r.Steps.Fell = 87 << 20
 	require.Contains(t, leakRise(r), "at a.py:29 recurrent; it had fallen by 87.0 MiB before: too few rises were seen")
