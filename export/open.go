@@ -167,7 +167,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 
 // traceOf replays a recording. What it says at its end, of libraries and lines of source, names its sites.
 func traceOf(r *recording.Reader, o *OpenOptions) (*view.Trace, error) {
-	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: o.source(), Rules: o.Rules})
+	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: o.source(), Files: o.source(), Rules: o.Rules})
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func traceOf(r *recording.Reader, o *OpenOptions) (*view.Trace, error) {
 	}
 	if end := r.End(); end != nil {
 		t.SetOptions(&view.Options{
-			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) }, Rules: o.Rules,
+			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) }, Files: o.source(), Rules: o.Rules,
 		})
 	}
 	return t, nil

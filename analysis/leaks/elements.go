@@ -66,6 +66,19 @@ func (o *Options) holderOf(site string) string {
 	return ""
 }
 
+// containersOf returns how many containers or variables have several of a line's blocks in any scan.
+func (o *Options) containersOf(site string) int {
+	roots := map[string]bool{}
+	for _, scan := range o.scans() {
+		for i := range scan {
+			if h := &scan[i]; h.Site == site && h.Named() && h.Blocks >= attributedFrom {
+				roots[varpath.Root(h.Name)] = true
+			}
+		}
+	}
+	return len(roots)
+}
+
 // containerOf returns the container whose elements have most of the known bytes of a line in the latest scan that knows any; empty: none.
 func (o *Options) containerOf(site string) string {
 	for _, scan := range slices.Backward(o.scans()) {

@@ -104,4 +104,25 @@ func TestCalledTwice(t *testing.T) {
 	require.Less(t, r.Findings[0].First, 4)
 	require.InEpsilon(t, 1<<16, r.Findings[0].Requested, 0.001)
 	require.InDelta(t, 120, r.Findings[0].LiveBlocks, 2)
+	row := func(name string) leaks.Holder { return leaks.Holder{Site: "job.py:7 train", Name: name, Bytes: 60 << 16, Blocks: 60} }
+	r = p.find(t, &leaks.Options{Holders: []leaks.Holder{row("warm[0..59]"), row("log[0..59]")}})
+	require.Greater(t, r.Findings[0].First, 50, "one list was complete before the other began")
+}
+
+// TestFreedBetween: a loop that leaks grows, whatever was freed before it, if its line kept nothing then.
+func TestFreedBetween(t *testing.T) {
+	p := newProgram()
+	model := p.Alloc(main(30), 1<<30)
+	for range 60 {
+		p.step(1)
+		p.Pass(main(7))
+	}
+	p.Free(model)
+	for range 300 {
+		p.Pass(main(1), main(2), main(3))
+		p.Alloc(main(7), 1<<20)
+	}
+	r := p.find(t, nil)
+	require.Equal(t, leaks.Growing, r.Verdict)
+	require.Equal(t, "job.py:7 main", r.Findings[0].Name())
 }

@@ -5,6 +5,7 @@ package leaks
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -33,6 +34,8 @@ func (f *Finding) Bound() *Bound {
 		return nil
 	case f.proof.facts.Moved && most-length < most/likeShare: // it may always be nearly full
 		return nil
+	case !f.addsElements():
+		return nil
 	}
 	read := float64(f.LiveBytes) * float64(f.LiveBlocks-f.Newer) / float64(f.LiveBlocks) // live bytes when it was read
 	each := float64(f.proof.facts.Each)                                                  // of the blocks from before the attach, too
@@ -42,6 +45,26 @@ func (f *Finding) Bound() *Bound {
 	full := each * float64(most)
 	more := max(0, full-each*float64(length)-(float64(f.LiveBytes)-read))
 	return &Bound{length, most, uint64(full), f.proof.facts.Cache, uint64(more)}
+}
+
+// addsElements reports whether a finding adds elements to the container that has the bound, and not to containers within its elements,
+// which have none: it had fewer elements at an earlier reading, or each rise is as large as an element.
+func (f *Finding) addsElements() bool {
+	indices := 0
+	for _, e := range varpath.Parse(f.Holder).Elements {
+		if strings.HasPrefix(e, "[") {
+			indices++
+		}
+	}
+	facts := &f.proof.facts
+	if indices < 2 || facts.Was > 0 && facts.Length > facts.Was {
+		return true
+	}
+	each := float64(facts.Each)
+	if each == 0 {
+		each = float64(f.LiveBytes) / float64(facts.Length)
+	}
+	return f.Bytes*float64(max(f.Period, 1)) >= each*(1-1/float64(likeShare))
 }
 
 // likeShare: blocks of two holders are alike in size if their means differ by less than 1/likeShare.
@@ -230,7 +253,10 @@ func (r *Report) filling(all []Finding, o *Options) []Finding {
 		if more[f.Device] > place.left() {
 			return false
 		}
-		r.Filling = append(r.Filling, f)
+		known := func(x Finding) bool { return x.Device == f.Device && x.Name() == f.Name() && x.Holder == f.Holder }
+		if !slices.ContainsFunc(r.Filling, known) { // findings come before suspects
+			r.Filling = append(r.Filling, f)
+		}
 		return true
 	})
 }

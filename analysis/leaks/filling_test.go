@@ -248,3 +248,26 @@ func TestFollowsInput(t *testing.T) {
 		require.Equal(t, c.want, c.f.follows(input), name)
 	}
 }
+
+// TestAddsElements: containers within the elements of one with a bound have none.
+func TestAddsElements(t *testing.T) {
+	for _, c := range []struct {
+		holder       string
+		was          uint64 // elements at an earlier reading, of 5 now of 1 MiB each
+		bytes        float64
+		period       int
+		addsElements bool
+	}{
+		{"slots[0..4]", 0, 1, 1, true},
+		{"slots[0..4][0..2]", 0, 1 << 17, 1, false},
+		{"slots[0..4][0..2]", 5, 1 << 17, 1, false},
+		{"slots[0..4][0..2]", 3, 1 << 17, 1, true},
+		{"slots[0..4][0..19]", 0, 1 << 14, 64, true},
+		{"clients[0..4].history[0..9]", 0, 1 << 17, 4, false},
+	} {
+		f := Finding{Holder: c.holder, Bytes: c.bytes, Period: c.period, LiveBytes: 5 << 20, LiveBlocks: 5}
+		f.proof.facts = advice.Facts{Length: 5, Most: 16, Was: c.was}
+		require.Equal(t, c.addsElements, f.addsElements(), "%+v", c)
+		require.Equal(t, c.addsElements, f.Bound() != nil, "%+v", c)
+	}
+}

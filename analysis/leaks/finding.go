@@ -135,7 +135,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	var out []Finding
 	lines, in := byLine(all), filled{}
 	for k, g := range lines {
-		found := d.findingsOf(k, d.whole(k, g), steps, o)
+		found := d.findingsOf(k, d.whole(k, g, o), steps, o)
 		in.add(k.place, found)
 		out = append(out, found...)
 	}
@@ -226,9 +226,9 @@ const alikeRate = 0.02
 
 // whole returns the series of a whole line in place of its sites if it rises as they do, and has for longer: a loop that is
 // called from two lines of the program has a site for each.
-func (d *detector) whole(k lineKey, g []risen) []risen {
+func (d *detector) whole(k lineKey, g []risen, o *Options) []risen {
 	s := d.lines[k]
-	if s == nil {
+	if s == nil || o.containersOf(k.line.name()) > 1 { // one may have filled before the other
 		return g
 	}
 	sum, first := amount{}, g[0].first

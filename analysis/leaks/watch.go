@@ -104,7 +104,12 @@ func (w *Watch) before(step int) []Finding {
 // restart begins to count again. It counts each block in use in the step of its allocation, so that the result is the
 // same as if steps had been recognised from the first event on.
 func (w *Watch) restart(live iter.Seq[heap.Block]) {
+	before := cleared{}
+	if w.detector != nil && w.base > 0 {
+		before = w.detector.clearedBefore()
+	}
 	w.detector = newDetector(w.library, w.resolve)
+	w.detector.cleared = before
 	w.level.restart()
 	w.detector.level, w.detector.turnover = &w.level, &w.turnover
 	blocks := slices.Collect(live)

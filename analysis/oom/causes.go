@@ -52,7 +52,7 @@ const (
 
 // followShare: if no earlier step has made the request, 1/followShare of what the step has added so far, or of all
 // allocated memory without steps, is assumed to be needed after it. A loop that fills the device, such as one that loads a model,
-// is assumed to need as much again as it has added.
+// is assumed to need as much again as its line has added.
 const followShare = 4
 
 // evaluate computes the causes. Those that are enough alone come first, sorted by how far they exceed what is usual. Loading comes
@@ -118,8 +118,10 @@ func (c *Case) follows() uint64 {
 		return c.Follows
 	case c.Torch.Allocated == event.Unknown:
 		return 0
-	case c.floor != event.Unknown && (c.fills() || c.Phase == phases.Setup):
+	case c.floor != event.Unknown && (c.fills() || c.Phase == phases.Setup) && c.Grown.Site == "":
 		return c.Torch.Allocated - min(c.floor, c.Torch.Allocated)
+	case c.floor != event.Unknown && (c.fills() || c.Phase == phases.Setup) && c.Grown.Site == c.Site:
+		return c.Grown.Bytes
 	case c.floor != event.Unknown:
 		return (c.Torch.Allocated - min(c.floor, c.Torch.Allocated)) / followShare
 	}

@@ -79,7 +79,12 @@ func (p *program) fail(size uint64, tries int) {
 
 func (p *program) find(t *testing.T, in Input) *Report {
 	t.Helper()
-	trace, err := view.NewTrace(&p.Stream, nil)
+	return p.findWith(t, in, nil)
+}
+
+func (p *program) findWith(t *testing.T, in Input, o *view.Options) *Report {
+	t.Helper()
+	trace, err := view.NewTrace(&p.Stream, o)
 	require.NoError(t, err)
 	in.Trace = trace
 	in.Steps, err = steps.Find(trace, nil)

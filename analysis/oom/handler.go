@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -15,23 +16,23 @@ import (
 type failedCall []*event.Frame
 
 // failedCallOf returns the call of one refused request that was left when the same thread made the next one, from another line of the
-// function that called it, as in an except block; nil: no call was left.
-func failedCallOf(refused, next *event.Stack) failedCall {
+// function that called it; nil: no call was left.
+func failedCallOf(refused, next *event.Stack) (call failedCall, line int) {
 	if refused == nil || next == nil {
-		return nil
+		return nil, 0
 	}
 	x, y := pythonPath(refused), pythonPath(next)
 	for i := 0; i+1 < len(x) && i < len(y); i++ {
 		switch a, b := x[i], y[i]; {
 		case a.File != b.File || a.Func != b.Func:
-			return nil
+			return nil, 0
 		case a.Line != b.Line && !strings.Contains(x[i+1].File, "/torch/"):
-			return x[:i+2]
+			return x[:i+2], b.Line
 		case a.Line != b.Line:
-			return nil
+			return nil, 0
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // made reports whether a stack is one of the call.
@@ -51,8 +52,9 @@ func (f failedCall) made(s *event.Stack) bool {
 	return true
 }
 
-// setHandler finds what is still in use of a call that was left because a request was refused: the last blocks before the refusal that
-// the call made. A function that fails returns nothing, so its exception keeps them, or what it stored them in.
+// setHandler finds what is still in use of a call that was left because a request was refused, and whose except block makes the next
+// request, by the program's source: the last blocks before the refusal that the call made. It has returned nothing, and the exception,
+// which is being handled, keeps its variables.
 func (f *follower) setHandler(c *Case, h *heap.Heap) {
 	if c.Attempt.Bytes > 0 || f.done == 0 {
 		return
@@ -61,8 +63,11 @@ func (f *follower) setHandler(c *Case, h *heap.Heap) {
 	if p.PID != c.PID || p.TID != c.TID || p.Device != c.Device || !p.Reported {
 		return
 	}
-	call := failedCallOf(p.Stack, c.Stack)
+	call, line := failedCallOf(p.Stack, c.Stack)
 	if call == nil {
+		return
+	}
+	if by := call[len(call)-2]; !stacks.InHandler(f.in.Trace.Files(), by.File, by.Line, line) {
 		return
 	}
 	var left []heap.Block

@@ -3,12 +3,14 @@
 package oom
 
 import (
+	"io"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -99,16 +101,20 @@ func TestHandler(t *testing.T) {
 		return eventtest.Report + " " + strings.TrimSpace(rest+" "+callers)
 	}
 	whole, parts := call(32, "/home/a/net.py:13:whole"), call(36, "/home/a/net.py:22:parts")
+	source := strings.Repeat("\n", 30) +
+		"    try:\n        return whole(q)\n    except OutOfMemoryError:\n        pass\n\n        return parts(q)\n"
+	behind := strings.Replace(source, "\n        return parts", "\n    return parts", 1)
 	for name, tt := range map[string]struct {
 		before, then string
-		next         string
+		next, source string
 		want         uint64
 	}{
-		"in its handler":          {whole, parts, parts, 4 * mib},
-		"the call itself goes on": {whole, whole, parts, 0},
-		"another function":        {whole, parts, eventtest.Report + " /home/a/train.py:10:other", 0},
-		"the same line again":     {whole, whole, whole, 0},
-		"made by its caller":      {call(30, ""), parts, parts, 0},
+		"in its handler":          {whole, parts, parts, source, 4 * mib},
+		"behind its handler":      {whole, parts, parts, behind, 0},
+		"the call itself goes on": {whole, whole, parts, source, 0},
+		"another function":        {whole, parts, eventtest.Report + " /home/a/train.py:10:other", source, 0},
+		"the same line again":     {whole, whole, whole, source, 0},
+		"made by its caller":      {call(30, ""), parts, parts, source, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newProgram()
@@ -119,7 +125,8 @@ func TestHandler(t *testing.T) {
 			p.failIn(whole, 32*mib)
 			p.block(tt.then, 40*mib, mib, 0)
 			p.failIn(tt.next, 8*mib)
-			c := p.find(t, Input{}).Cases[1]
+			files := func(string) io.Reader { return strings.NewReader(tt.source) }
+			c := p.findWith(t, Input{}, &view.Options{Files: files}).Cases[1]
 			require.Equal(t, tt.want, c.Attempt.Bytes)
 			if tt.want > 0 {
 				require.Equal(t, "whole", c.Attempt.Call)

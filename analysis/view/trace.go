@@ -171,6 +171,14 @@ func (t *Trace) IsCut() bool {
 	return !ok || in.IsCut()
 }
 
+// Files is Options.Files.
+func (t *Trace) Files() func(path string) io.Reader {
+	if t.options == nil {
+		return nil
+	}
+	return t.options.Files
+}
+
 // Last is the time of the last event, CLOCK_BOOTTIME nanoseconds. 0: there is none.
 func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
 

@@ -24,6 +24,9 @@ type Options struct {
 	// Source opens a Python file as the program sees it, or returns nil. nil: no source lines. What it returns is closed
 	// when it is an io.Closer.
 	Source func(path string) io.Reader
+	// Files opens whole Python files, as Source does, to see what is around a line; nil: none can be read. A recording has only the lines
+	// that it shows, but it is mostly read where it was made.
+	Files func(path string) io.Reader
 	// Rules say in which part of a step an allocation is made; nil: the built-in ones.
 	Rules *phases.Rules
 	// Phases remembers the phases of stacks from one view of a process to the next; nil: each view finds them anew.

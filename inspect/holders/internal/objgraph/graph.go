@@ -197,7 +197,7 @@ func (w *Graph) visit(n uint32) {
 			w.doubts = append(w.doubts, doubt{n, *r})
 			continue
 		}
-		if dist := w.now + w.costFrom(addr, r, goal); known {
+		if dist := w.now + w.costFrom(addr, r) + w.costOfGoal(addr, r, goal); known {
 			w.propose(to-1, dist, n, r.Kind, r.Aux)
 		} else {
 			w.push(target, dist, n, r.Kind, r.Aux)
@@ -280,16 +280,25 @@ var nameCosts = map[string]int32{
 	"_scheduled": costThread, "_ready": costThread, // of an asyncio event loop
 }
 
-// costFrom is the cost of a step from an object. goal: it leads to an object whose holders are wanted.
-func (w *Graph) costFrom(addr uint64, r *pyobject.Ref, goal bool) int32 {
+// costFrom is the cost of a step from an object.
+func (w *Graph) costFrom(addr uint64, r *pyobject.Ref) int32 {
 	c := w.cost(r)
 	if (r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefKey) && slices.Contains(w.loops[addr], r.Aux) {
 		c += costLoop
 	}
-	if goal && (r.Kind == pyobject.RefLocal || r.Kind == pyobject.RefKey && w.globals[addr]) {
-		c += costItself
-	}
 	return c
+}
+
+// costOfGoal is costItself if a step from an object leads to a goal that it is for. Of a tensor with a graph the variable is often what
+// carries the graph into the next step, and the object has it to show it.
+func (w *Graph) costOfGoal(addr uint64, r *pyobject.Ref, goal bool) int32 {
+	if !goal || r.Kind != pyobject.RefLocal && (r.Kind != pyobject.RefKey || !w.globals[addr]) {
+		return 0
+	}
+	if impl := w.t.Impl(r.Target); impl != 0 && w.t.GradFn(impl) != 0 {
+		return 0
+	}
+	return costItself
 }
 
 func (w *Graph) cost(r *pyobject.Ref) int32 {
@@ -537,7 +546,8 @@ func (w *Graph) Holders() [][]Holder {
 // HolderCost is the cost of the path through a holder.
 func (w *Graph) HolderCost(h *Holder) int32 {
 	from := w.nodes.at(h.From)
-	return from.dist + w.costFrom(from.addr, &pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful}, true)
+	r := &pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful, Target: w.nodes.at(h.Goal).addr}
+	return from.dist + w.costFrom(from.addr, r) + w.costOfGoal(from.addr, r, true)
 }
 
 // reached reports whether a path to an object was found.
