@@ -104,7 +104,9 @@ func TestCalledTwice(t *testing.T) {
 	require.Less(t, r.Findings[0].First, 4)
 	require.InEpsilon(t, 1<<16, r.Findings[0].Requested, 0.001)
 	require.InDelta(t, 120, r.Findings[0].LiveBlocks, 2)
-	row := func(name string) leaks.Holder { return leaks.Holder{Site: "job.py:7 train", Name: name, Bytes: 60 << 16, Blocks: 60} }
+	row := func(name string) leaks.Holder {
+		return leaks.Holder{Site: "job.py:7 train", Name: name, Bytes: 60 << 16, Blocks: 60}
+	}
 	r = p.find(t, &leaks.Options{Holders: []leaks.Holder{row("warm[0..59]"), row("log[0..59]")}})
 	require.Greater(t, r.Findings[0].First, 50, "one list was complete before the other began")
 }
