@@ -52,7 +52,7 @@ func (l *level) rise() uint64 {
 	for i, f := range late {
 		lows[i] = f.Bytes
 	}
-	by := laterRise(l.windows)
+	by := floors.LaterRise(l.windows)
 	slices.Sort(lows)
 	if by <= lows[len(lows)/2]/steadyShare && !l.climbs() || by <= 0 {
 		return l.stairs()

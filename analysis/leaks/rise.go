@@ -19,21 +19,6 @@ type Riser struct {
 	Turns  bool // its blocks may come and go, as sessions do
 }
 
-// laterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of
-// their last quarter has more than each of the first; otherwise 0.
-func laterRise(windows []floor) int64 {
-	late := windows[len(windows)/2:]
-	if len(late) == 0 {
-		return 0
-	}
-	n := (len(late) + 3) / 4
-	first, last := late[0].Bytes, late[len(late)-1].Bytes
-	for i := range n {
-		first, last = max(first, late[i].Bytes), min(last, late[len(late)-1-i].Bytes)
-	}
-	return max(0, last-first)
-}
-
 // reachedBefore reports whether as much as at the end survived a step of the earlier half, after the warm-up, and was freed again.
 func (s *series) reachedBefore() bool {
 	end := s.windows[len(s.windows)-1].Bytes
@@ -67,7 +52,7 @@ func (d *detector) risers(o *Options) (all []Riser, excused uint64) {
 		if k.place.layer != event.LayerAllocator || s.windows == nil {
 			continue
 		}
-		switch by := laterRise(s.windows); {
+		switch by := floors.LaterRise(s.windows); {
 		case by == 0:
 		case s.isExcused() || o.Garbage[k.line.name()] != "" && s.hasFallen(by):
 			excused += uint64(by)

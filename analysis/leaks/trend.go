@@ -82,34 +82,14 @@ func (s *series) fromLatest(t *trend, of floors.Measure, r floors.Run, windows [
 	}
 	last := at[len(at)-1]
 	t.period = at[1] - at[0]
-	switch from := at[sameBlocks(left, at):]; {
-	case equalRises(left, at):
+	switch from := at[floors.SameBlocks(left, at):]; {
+	case floors.EqualRises(left, at):
 		t.step = over(left[last].Minus(left[at[0]]), last-at[0])
 	case len(from) >= suspectRises && len(from) < len(at): // freed blocks hid some earlier rises
 		t.step = over(left[last].Minus(left[from[0]]), last-from[0])
 	case s.fromCycle(t): // for example four, then five, then three blocks, repeatedly
 	default:
 		t.step = over(s.grown(t, r, windows))
-	}
-	return true
-}
-
-// sameBlocks returns the position of the first of the latest rises that all have the same number of blocks.
-func sameBlocks(left []floor, at []int) int {
-	by := func(i int) int64 { return left[at[i]].Blocks - left[at[i]-1].Blocks }
-	i := len(at) - 1
-	for i > 0 && by(i-1) == by(len(at)-1) {
-		i--
-	}
-	return i
-}
-
-// equalRises reports whether all rises have the same requested bytes.
-func equalRises(left []floor, at []int) bool {
-	for _, i := range at[1:] {
-		if left[i].Requested-left[i-1].Requested != left[at[0]].Requested-left[at[0]-1].Requested {
-			return false
-		}
 	}
 	return true
 }

@@ -214,3 +214,38 @@ func Survivors(floors []Floor) []Floor {
 	}
 	return out
 }
+
+// LaterRise returns by how many bytes the minimum of a step rose in the later half of the windows, if each window of
+// their last quarter has more than each of the first; otherwise 0.
+func LaterRise(windows []Floor) int64 {
+	late := windows[len(windows)/2:]
+	if len(late) == 0 {
+		return 0
+	}
+	n := (len(late) + 3) / 4
+	first, last := late[0].Bytes, late[len(late)-1].Bytes
+	for i := range n {
+		first, last = max(first, late[i].Bytes), min(last, late[len(late)-1-i].Bytes)
+	}
+	return max(0, last-first)
+}
+
+// SameBlocks returns the position of the first of the latest rises that all have the same number of blocks.
+func SameBlocks(left []Floor, at []int) int {
+	by := func(i int) int64 { return left[at[i]].Blocks - left[at[i]-1].Blocks }
+	i := len(at) - 1
+	for i > 0 && by(i-1) == by(len(at)-1) {
+		i--
+	}
+	return i
+}
+
+// EqualRises reports whether all rises have the same requested bytes.
+func EqualRises(left []Floor, at []int) bool {
+	for _, i := range at[1:] {
+		if left[i].Requested-left[i-1].Requested != left[at[0]].Requested-left[at[0]-1].Requested {
+			return false
+		}
+	}
+	return true
+}
