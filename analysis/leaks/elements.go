@@ -35,10 +35,10 @@ func (c filled) add(p place, all []Finding) {
 // lines that have findings, and below those whose sites are part of one, as of a module's call.
 func (d *detector) ofElements(in filled, found map[lineKey][]risen, below map[lineKey]bool, o *Options) (out []risen) {
 	for k, s := range d.lines {
-		if len(in) == 0 || found[k] != nil || below[k] || !in[containerAt{k.place, o.containerOf(k.line.name())}] {
+		if len(in) == 0 || found[k] != nil || below[k] {
 			continue
 		}
-		if t, ok := s.trend(floors.BlocksOf, true); ok {
+		if t, ok := s.trend(floors.BlocksOf, true); ok && in[containerAt{k.place, o.containerOf(k.line.name())}] {
 			t.linear = false
 			out = append(out, risen{trend: t, place: k.place, line: k.line, stack: d.stackOf(k.line)})
 		}

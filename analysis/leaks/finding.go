@@ -228,7 +228,7 @@ const alikeRate = 0.02
 // called from two lines of the program has a site for each.
 func (d *detector) whole(k lineKey, g []risen, o *Options) []risen {
 	s := d.lines[k]
-	if s == nil || o.containersOf(k.line.name()) > 1 { // one may have filled before the other
+	if s == nil {
 		return g
 	}
 	sum, first := amount{}, g[0].first
@@ -241,6 +241,9 @@ func (d *detector) whole(k lineKey, g []risen, o *Options) []risen {
 	t, ok := s.blockTrend()
 	more := t.step.requested / sum.requested
 	if !ok || t.first+floors.WarmUp >= first || math.Abs(more-1) > alikeRate {
+		return g
+	}
+	if o.containersOf(k.line.name()) > 1 { // one may have filled before the other
 		return g
 	}
 	return []risen{{trend: t, place: k.place, line: k.line, stack: g[0].stack}}

@@ -22,17 +22,11 @@ func failedCallOf(refused, next *event.Stack) (call failedCall, line int) {
 		return nil, 0
 	}
 	x, y := pythonPath(refused), pythonPath(next)
-	for i := 0; i+1 < len(x) && i < len(y); i++ {
-		switch a, b := x[i], y[i]; {
-		case a.File != b.File || a.Func != b.Func:
-			return nil, 0
-		case a.Line != b.Line && !strings.Contains(x[i+1].File, "/torch/"):
-			return x[:i+2], b.Line
-		case a.Line != b.Line:
-			return nil, 0
-		}
+	i, same := divergence(x, y)
+	if !same || i+1 == len(x) || strings.Contains(x[i+1].File, "/torch/") {
+		return nil, 0
 	}
-	return nil, 0
+	return x[:i+2], y[i].Line
 }
 
 // made reports whether a stack is one of the call.
@@ -40,16 +34,8 @@ func (f failedCall) made(s *event.Stack) bool {
 	if s == nil {
 		return false
 	}
-	path, last := pythonPath(s), len(f)-1
-	if len(path) <= last || path[last].File != f[last].File || path[last].Func != f[last].Func {
-		return false
-	}
-	for i := range f[:last] {
-		if path[i].File != f[i].File || path[i].Func != f[i].Func || path[i].Line != f[i].Line {
-			return false
-		}
-	}
-	return true
+	i, same := divergence(f, pythonPath(s))
+	return i == len(f) || i == len(f)-1 && same
 }
 
 // setHandler finds what is still in use of a call that was left because a request was refused, and whose except block makes the next

@@ -120,16 +120,28 @@ func endedCall(old, now *event.Stack) string {
 		return ""
 	}
 	x, y := pythonPath(old), pythonPath(now)
-	for i := 0; i < len(x) && i < len(y); i++ {
-		a, b := x[i], y[i]
-		switch {
+	switch i, same := divergence(x, y); {
+	case i == min(len(x), len(y)):
+		return ""
+	case same:
+		return calledAt(x, i+1)
+	default:
+		return calledAt(x, i)
+	}
+}
+
+// divergence returns the first position at which two paths differ, or the length of the shorter one. same: it is another line of the same
+// function.
+func divergence(x, y []*event.Frame) (i int, same bool) {
+	for ; i < len(x) && i < len(y); i++ {
+		switch a, b := x[i], y[i]; {
 		case a.File != b.File || a.Func != b.Func:
-			return calledAt(x, i)
+			return i, false
 		case a.Line != b.Line:
-			return calledAt(x, i+1)
+			return i, true
 		}
 	}
-	return ""
+	return i, false
 }
 
 // calledAt returns the function at a place of a path. For a frame of PyTorch it returns the caller's function, and for

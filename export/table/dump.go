@@ -180,15 +180,20 @@ func partLine(name, bytes, exact, text string) string {
 
 // dumpChanging says what did not stand still while it was read, and what the allocator itself counted at one instant meanwhile.
 func (p *printer) dumpChanging(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
-	c := d.Changing
-	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
-	p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
-		"in "+blockRange(c.BlocksLow, c.BlocksHigh)))
+	p.changingParts(d, part)
 	part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
 	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B",
 		signedCount(-d.Unexplained()))
 	p.line("  counted        by the allocator at that instant: allocated %s, active %s, reserved %s", bytesText(d.Counted.Allocated),
 		bytesText(d.Active), bytesText(d.Counted.Reserved))
+}
+
+// changingParts lists the memory that did not stand still, and how much of it was in use.
+func (p *printer) changingParts(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
+	c := d.Changing
+	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
+	p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
+		"in "+blockRange(c.BlocksLow, c.BlocksHigh)))
 }
 
 // rangeText is a figure between two bounds.

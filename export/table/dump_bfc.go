@@ -70,10 +70,8 @@ func (p *printer) dumpBFCParts(d *allocator.DeviceState) {
 	part("free", free, "in %s, the largest %s", Plural(d.InactiveSplitCount+d.FreeSegmentCount, "block"), Bytes(largest))
 	part("  fragmented", free-largest, "of it, outside the largest block")
 	sum := "allocated + free"
-	if c := d.Changing; c != nil {
-		part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
-		p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
-			"in "+blockRange(c.BlocksLow, c.BlocksHigh)))
+	if d.Changing != nil {
+		p.changingParts(d, part)
 		sum += " + changing"
 	}
 	part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "region"))

@@ -147,7 +147,7 @@ func (a *assembly) candidates(block int) []candidate {
 	}
 	for _, k := range all {
 		begin := len(out)
-		if out = a.candidatesOf(out, k); len(out) > begin && a.elements(k) < whole {
+		if out = a.candidatesOf(out, k); whole > 0 && len(out) > begin && a.elements(k) < whole {
 			for i := range out[begin:] {
 				out[begin+i].cost += costView
 			}

@@ -85,8 +85,8 @@ func Rising(floors []Floor, of Measure, from int, loose bool) (Run, bool) {
 		if falls*Drawdown(floors[min(from, r.Base):], of) >= r.Total {
 			return Run{}, false
 		}
-		r.Linear = IsLinear(left[r.Base:], of)
-		if KeepsOn(left[r.Base:], of) && (r.Linear || loose) {
+		r.Linear = isLinear(left[r.Base:], of)
+		if keepsOn(left[r.Base:], of) && (r.Linear || loose) {
 			return r, true
 		}
 		at = at[len(at)/2:] // it can have filled first, and grown since
@@ -163,8 +163,8 @@ func Drawdown(floors []Floor, of Measure) int64 {
 	return out
 }
 
-// LargestRise returns the largest rise between neighbours.
-func LargestRise(left []Floor, of Measure) int64 {
+// largestRise returns the largest rise between neighbours.
+func largestRise(left []Floor, of Measure) int64 {
 	out := int64(0)
 	for i := 1; i < len(left); i++ {
 		out = max(out, of(left[i])-of(left[i-1]))
@@ -172,11 +172,11 @@ func LargestRise(left []Floor, of Measure) int64 {
 	return out
 }
 
-// IsLinear reports whether survivors are on a line, within the size of their rises.
-func IsLinear(left []Floor, of Measure) bool {
+// isLinear reports whether survivors are on a line, within the size of their rises.
+func isLinear(left []Floor, of Measure) bool {
 	n, first := int64(len(left)-1), of(left[0])
 	total := of(left[n]) - first
-	most := max(LargestRise(left, of)*3/2, total/10)
+	most := max(largestRise(left, of)*3/2, total/10)
 	for i := range left {
 		expected := first + total*int64(i)/n
 		if d := of(left[i]) - expected; d > most || -d > most {
@@ -186,12 +186,12 @@ func IsLinear(left []Floor, of Measure) bool {
 	return true
 }
 
-// KeepsOn reports whether the second half of a run rises as much as the first: a cache that fills slows down.
-func KeepsOn(left []Floor, of Measure) bool {
+// keepsOn reports whether the second half of a run rises as much as the first: a cache that fills slows down.
+func keepsOn(left []Floor, of Measure) bool {
 	mid := len(left) / 2
 	first := of(left[mid]) - of(left[0])
 	second := of(left[len(left)-1]) - of(left[mid])
-	return second+(first+second)/8+LargestRise(left, of) >= first
+	return second+(first+second)/8+largestRise(left, of) >= first
 }
 
 // GreatestDivisor returns the greatest common divisor of two numbers that are not negative; for 0 and x it is x.

@@ -33,19 +33,19 @@ func TestKeepsOn(t *testing.T) {
 		first, second int64 // by step
 		want          bool
 	}{{100, 100, true}, {100, 78, true}, {100, 76, false}, {100, 50, false}, {100, 0, false}, {50, 100, true}, {0, 100, true}} {
-		require.Equal(t, c.want, KeepsOn(survivorsOf(append(repeat(c.first, 100), repeat(c.second, 100)...)...), BlocksOf), c)
+		require.Equal(t, c.want, keepsOn(survivorsOf(append(repeat(c.first, 100), repeat(c.second, 100)...)...), BlocksOf), c)
 	}
-	require.True(t, KeepsOn(survivorsOf(0, 5, 0, 0), BlocksOf), "one rise")
-	require.False(t, KeepsOn(survivorsOf(5, 5, 0, 0), BlocksOf))
+	require.True(t, keepsOn(survivorsOf(0, 5, 0, 0), BlocksOf), "one rise")
+	require.False(t, keepsOn(survivorsOf(5, 5, 0, 0), BlocksOf))
 }
 
 // TestLinear: survivors on a line, with steps that are not all equal; not those that rise at one end only, or wave.
 func TestLinear(t *testing.T) {
-	require.True(t, IsLinear(survivorsOf(repeat(7, 40)...), BlocksOf))
-	require.True(t, IsLinear(survivorsOf(10, 5, 10, 5, 10, 5, 10, 5), BlocksOf))
-	require.True(t, IsLinear(survivorsOf(0, 0, 30, 0, 0, 30, 0, 0, 30), BlocksOf), "every third")
-	require.False(t, IsLinear(survivorsOf(append(repeat(10, 20), repeat(0, 20)...)...), BlocksOf))
-	require.False(t, IsLinear(survivorsOf(append(repeat(0, 20), repeat(10, 20)...)...), BlocksOf))
+	require.True(t, isLinear(survivorsOf(repeat(7, 40)...), BlocksOf))
+	require.True(t, isLinear(survivorsOf(10, 5, 10, 5, 10, 5, 10, 5), BlocksOf))
+	require.True(t, isLinear(survivorsOf(0, 0, 30, 0, 0, 30, 0, 0, 30), BlocksOf), "every third")
+	require.False(t, isLinear(survivorsOf(append(repeat(10, 20), repeat(0, 20)...)...), BlocksOf))
+	require.False(t, isLinear(survivorsOf(append(repeat(0, 20), repeat(10, 20)...)...), BlocksOf))
 }
 
 func TestGreatestDivisor(t *testing.T) {
